@@ -1,11 +1,15 @@
 # psidecar: what there is to make.
 #
 #   make demo       build, then run the demo job on hosts of its own
-#   make test       install what the tests need, then run them all
+#   make test       install what the tests need, then run the unit tests and one live test of each capability
+#   make test-all   all other tests: matrices, kills by the dozen, long searches, two minutes of life
+#   make times      what took longest in these two
+#   make mutants    puts deliberate faults into a copy of the source, one by one, and tells which the tests notice
 #   make soak       keys move for half an hour (SOAK=30m) while proxies and planner are killed, links cut
 #   make life       a fleet as it is lived in (LIFE=10m SEED=7): jobs come and go, everything fails now and then
-#   make test-kubernetes  the chart, rights, names and policy, and two planners against a real API server; builds one
+#   make test-kubernetes  the chart, rights, names and policy against a real API server; builds one
 #   make bench      benchmarks, with peers measured in the same run
+#   make bench-weight  what psidecar costs a job that asked for nothing, way by way; WEIGHTFLAGS='--rounds 1 ...'
 #   make eval       what five papers have and ours, as one page: bin/eval/index.html; EVALFLAGS=--quick: ten minutes, else hours
 #   make eval-proxy      bytes and steps/s with and without proxies, on real text; some minutes
 #   make eval-partition  tables and plots of all partitioners, in bin/eval; some minutes
@@ -20,6 +24,8 @@
 #   make generate   BPF objects, protobuf code, the web page and the chart's README from source
 #   make build      bin/psidecar and bin/psjob
 #   make beam       bin/psidecar-beam
+#   make install    programs, manual pages, completions and units below PREFIX (/usr/local)
+#   make packages   a deb and an rpm for amd64 and arm64, in bin/packages
 #   make man        manual pages in bin/man
 #   make completions  for bash, zsh and fish, in bin/completions
 #
@@ -33,22 +39,30 @@ FUZZTIME ?= 10s
 BENCHTIME ?= 1s
 PKGS ?= ./...
 
+# What is compiled for programs serves tests too. Without cgo, programs run anywhere.
+# Without gRPC's own pages of traces, which link html/template: a program that has
+# templates keeps every exported method of every type.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS) -tags=grpcnotrace)
+
 TEST_PACKAGES := g++ make pkg-config protobuf-compiler libprotobuf-dev libzmq3-dev metis chromium iproute2 prometheus systemd
 BENCH_PACKAGES := haproxy
 GENERATE_PACKAGES := clang llvm libbpf-dev protobuf-compiler
 
-.PHONY: build beam man completions clean-man image programs release manifests demo test test-kubernetes soak life bench eval eval-partition eval-dynamic eval-moving eval-proxy eval-codecs eval-aggregate lint generate fuzz race page page-deps test-deps bench-deps generate-deps check-generated clean
+.PHONY: build install packages beam man completions clean-man image programs release manifests demo test test-all times mutants test-kubernetes soak life bench eval eval-partition eval-dynamic eval-moving eval-proxy eval-codecs eval-aggregate lint generate fuzz race bench-weight page page-deps test-deps bench-deps generate-deps check-generated clean
+
+# Without symbols for debuggers: panics, profiles and traces use another table.
+STATIC := $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 
 build:
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/ ./cmd/psidecar ./cmd/psjob
+	$(STATIC) -o bin/ ./cmd/psidecar ./cmd/psjob
 
 # Partitions on Flink, Spark, Dataflow or several processes: a module of its own
 # (cmd/psidecar-beam/README.md).
 beam:
-	cd cmd/psidecar-beam && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(CURDIR)/bin/ .
+	cd cmd/psidecar-beam && $(GO) build -trimpath -ldflags "-s -w" -o $(CURDIR)/bin/ .
 
 PLATFORMS := linux/amd64 linux/arm64
-STATIC := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 
 # The time of the commit, which stands for that of the build in all that is made.
 EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
@@ -73,11 +87,42 @@ completions: build
 	bin/psidecar completion zsh >bin/completions/_psidecar
 	bin/psidecar completion fish >bin/completions/psidecar.fish
 
+# Programs, manual pages, completions, units and, unless one is there, a configuration file;
+# BIN is where the programs come from.
+PREFIX ?= /usr/local
+DESTDIR ?=
+BIN ?= bin
+install: man completions
+	install -D -t '$(DESTDIR)$(PREFIX)/bin' '$(BIN)/psidecar' '$(BIN)/psjob'
+	install -D -m 644 -t '$(DESTDIR)$(PREFIX)/share/man/man1' bin/man/*.1
+	install -D -m 644 bin/completions/psidecar.bash '$(DESTDIR)$(PREFIX)/share/bash-completion/completions/psidecar'
+	install -D -m 644 bin/completions/_psidecar '$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_psidecar'
+	install -D -m 644 bin/completions/psidecar.fish '$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/psidecar.fish'
+	install -D -m 644 -t '$(DESTDIR)$(PREFIX)/lib/systemd/system' deploy/systemd/*.service
+	sed -i 's#/usr/local/bin/#$(PREFIX)/bin/#' '$(DESTDIR)$(PREFIX)'/lib/systemd/system/psidecar-*.service
+	[ -e '$(DESTDIR)/etc/psidecar/config.yaml' ] || install -D -m 644 deploy/systemd/config.yaml '$(DESTDIR)/etc/psidecar/config.yaml'
+
+# A deb and an rpm for each platform. nfpm has a module file of its own: its dependencies are
+# none of psidecar's. Versions of commits without a tag sort before all others.
+NFPM := $(GO) tool -modfile=deploy/packages/nfpm.mod nfpm
+PKG_VERSION = $(shell sed -E 's/^v//; /^[0-9]+\./!s/^/0.0.0~/; s/-/+/; s/-/./g' <<<'$(VERSION)')
+packages: clean-man programs
+	rm -rf bin/packages && mkdir -p bin/packages
+	@for p in $(PLATFORMS); do \
+	  root=bin/packages/root-$${p#*/}; \
+	  $(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=$$root BIN=bin/$$p >/dev/null; \
+	  for kind in deb rpm; do \
+	    ROOT=$$root ARCH=$${p#*/} PKG_VERSION='$(PKG_VERSION)' SOURCE_DATE_EPOCH=$(EPOCH) \
+	      $(NFPM) package --config deploy/packages/nfpm.yaml --packager $$kind --target bin/packages; \
+	  done; \
+	  rm -rf $$root; \
+	done
+
 # The same commit gives the same bytes (CONTRIBUTING.md). bin/man may have pages of
 # commands that have gone.
 RELEASE_KEY ?=
-release: clean-man image man completions
-	SOURCE_DATE_EPOCH=$(EPOCH) $(GO) run ./deploy/release --version $(VERSION) --key '$(RELEASE_KEY)' $(foreach p,$(PLATFORMS),$(p)=bin/$(p))
+release: clean-man image packages
+	SOURCE_DATE_EPOCH=$(EPOCH) $(GO) run ./deploy/release --version $(VERSION) --packages bin/packages --key '$(RELEASE_KEY)' $(foreach p,$(PLATFORMS),$(p)=bin/$(p))
 
 clean-man:
 	rm -rf bin/man bin/completions
@@ -85,15 +130,48 @@ clean-man:
 demo: build
 	bin/psidecar demo $(DEMOFLAGS)
 
-# Tests of what runs at full speed come last and one package at a time, so that
-# nothing else takes the cores from them.
-LIVE := ./bpf/... ./agent/... ./internal/hosts ./test/...
+# Packages whose tests run jobs on hosts of their own. They wait most of the time, so
+# several run at once. Their results are not cached: go test does not know of the programs
+# that they run.
+LIVE := $(addprefix ./test/,codecs/... deploy/... faults/... interop/... life/... matrix/... owners/... proxy/... readme/... reroute/... sidecar/... transparency/... watch/...)
+
+# For each capability that the README promises, one test of LIVE: what make test runs.
+CAPABILITIES := ^TestTruthOfPsjob$$|^TestTransparency$$|^TestPlaced$$/^scalars$$|^TestKilledWhileMoving$$|^TestRunAfterRun$$|^TestThresholdEndToEnd$$|^TestPushesAreSummed$$/^lens$$|^TestUp$$|^TestCommands$$|^TestReadme$$|^TestRecipes$$|^TestMatrix$$
+
+# TIMES has what each test took, for make times. Test binaries have no DWARF, which
+# halves the time to link them; make lint vets.
+TIMES := bin/times
+GOTEST := mkdir -p $(TIMES) && $(GO) tool gotestsum --hide-summary skipped --format pkgname --jsonfile
+TESTFLAGS := -vet=off -ldflags=-w
 
 test: test-deps
-	$(GO) test -timeout 20m $$($(GO) list ./... | grep -vxFf <($(GO) list $(LIVE)))
-	$(GO) test -timeout 40m -p 1 $(LIVE)
+	@for t in $$(grep -oE 'Test[A-Za-z0-9]+' <<<'$(CAPABILITIES)'); do \
+	  grep -rqE "^func $$t\(" test || { echo "CAPABILITIES names $$t, which is no test"; exit 1; }; \
+	done
+	$(GOTEST) $(TIMES)/test-units.json -- $(TESTFLAGS) -short -timeout 10m $$($(GO) list ./... | grep -vxFf <($(GO) list $(LIVE)))
+	$(GOTEST) $(TIMES)/test-live.json -- $(TESTFLAGS) -count=1 -short -timeout 10m -p 3 -run '$(CAPABILITIES)' $$($(GO) list $(LIVE))
+
+# The rest: all of LIVE, searches at full length in packages where -short makes them
+# shorter, Beam, and what the chart renders.
+test-all: test-deps
+	$(GOTEST) $(TIMES)/all-live.json -- $(TESTFLAGS) -count=1 -timeout 60m -p 2 -parallel 3 $$($(GO) list $(LIVE))
+	$(GOTEST) $(TIMES)/all-units.json -- $(TESTFLAGS) -timeout 20m $$(git grep -lE 'testing\.Short|require\.(Time|Cases)\(|rapid\.Check' -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's|^|./|' | grep -vE '^\./(cmd/psidecar-beam|test/kubernetes)' | xargs $(GO) list | grep -vxFf <($(GO) list $(LIVE)))
 	cd cmd/psidecar-beam && $(GO) test -timeout 20m ./...
 	cd test/kubernetes && $(GO) test -run 'TestManifests|TestRendered' -timeout 20m .
+
+# What took longest in make test and make test-all.
+times:
+	@for f in $(TIMES)/*.json; do \
+	  echo "== $$f: the twenty slowest packages and tests"; \
+	  grep -vF '"Test":' $$f | sed -nE 's/.*"Action":"pass","Package":"([^"]*)","Elapsed":([0-9.]+).*/\2s \1/p' | sort -rn | awk 'NR <= 20'; \
+	  $(GO) tool gotestsum tool slowest --num 20 --jsonfile $$f; \
+	done
+
+# Whether the tests notice faults: test/mutants/mutants.txt lists them, MUTANTS=3,7
+# tries some of them.
+MUTANTS ?=
+mutants: test-deps
+	$(GO) run ./test/mutants --only '$(MUTANTS)'
 
 # Half an hour of jobs whose keys move while proxies and planner are killed and hosts
 # are cut off.
@@ -128,6 +206,10 @@ test-kubernetes: build
 bench: test-deps bench-deps
 	mkdir -p bin/eval
 	PSIDECAR_EVAL_OUT=$(CURDIR)/bin/eval $(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 60m $(PKGS)
+
+# Five rounds of both jobs in all ways take half an hour, and want the machine alone.
+bench-weight: build
+	$(GO) run ./test/weight $(WEIGHTFLAGS)
 
 # The parts that test/eval has, each kept in bin/eval/parts, so that what was
 # interrupted goes on where it was (--again: from the beginning), then the page and
@@ -168,7 +250,6 @@ eval-codecs:
 # parts save. Half an hour on two cores, most of it the last.
 eval-aggregate:
 	$(GO) run ./test/eval --what transfer,architectures $(EVALFLAGS)
-	$(GO) test -v -count=1 ./planner/plan
 	$(GO) test -v -timeout 60m -count=1 -run '^$$' -bench 'SharedPulls|SummedPushes' -benchtime 1x ./test/codecs
 	PSIDECAR_EVAL=1 $(GO) test -v -timeout 60m -count=1 -run 'PartsWorthIt|EntropyOfSums' ./test/codecs
 
@@ -180,35 +261,25 @@ lint:
 	$(GO) run ./deploy/chartdoc --check
 	tool=$$($(GO) tool -n staticcheck) && cd cmd/psidecar-beam && $(GO) vet ./... && $$tool ./...
 
+race: export CGO_ENABLED := 1
 race: test-deps
 	$(GO) test -race -short -timeout 20m $(PKGS)
 
-# Every fuzz target of every package for FUZZTIME. Now and then the go command
-# itself runs out of time when it ends a target and has found nothing; such a
-# target gets one more try.
+# Every fuzz target for FUZZTIME, two packages at once.
 fuzz:
-	@for pkg in $$($(GO) list ./...); do \
-	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-	    run() { $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg 2>&1; }; \
-	    out=$$(run) && { echo "$$target $$(tail -n 1 <<<"$$out")"; continue; }; \
-	    echo "$$out"; \
-	    grep -q 'context deadline exceeded' <<<"$$out" || exit 1; \
-	    if grep -q 'Failing input' <<<"$$out"; then exit 1; fi; \
-	    run; \
-	  done; \
-	done
+	@git grep -l '^func Fuzz' -- '*_test.go' | xargs -n 1 dirname | sort -u | xargs -P 2 -I {} test/fuzz.sh {} $(FUZZTIME)
 
 generate: generate-deps page
 	$(GO) generate ./...
 
-# The web page, from page/src to page/dist.
+# The web page, from internal/page/src to internal/page/dist.
 page: page-deps
-	cd page && npm run --silent check && npm test --silent && npm run --silent build
+	cd internal/page && npm run --silent check && npm test --silent && npm run --silent build
 
 # What the page is built and tested with, axe-core for the tests in the browser too,
 # unless it is there as package-lock.json has it.
 page-deps:
-	@cd page && if ! cmp -s package-lock.json node_modules/.psidecar-lock; then \
+	@cd internal/page && if ! cmp -s package-lock.json node_modules/.psidecar-lock; then \
 	  echo "installing the page's packages"; \
 	  npm ci --silent --no-audit --no-fund && cp package-lock.json node_modules/.psidecar-lock; \
 	fi

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/bpf"
 )
 
 // adaptEvery is the interval at which the cost is measured and the sampling adapted.
@@ -33,11 +35,16 @@ func (a *Agent) adapt() error {
 	}
 	// The programs' run time is spent in the context of whichever process sent the segment, so
 	// it is in no process's CPU time.
-	kernel := 0.0
+	kernel, runs := 0.0, uint64(0)
 	for _, p := range programs {
-		kernel += p.RunTime.Seconds()
+		kernel, runs = kernel+p.RunTime.Seconds(), runs+p.Runs
 	}
-	cpu, err := a.seconds()
+	reader, err := a.readerSeconds()
+	if err != nil { // usually for want of file descriptors
+		slog.Warn("sampling stays as it is until the cost of watching is known", "error", err)
+		return nil
+	}
+	cpu, err := a.seconds(reader)
 	if err != nil {
 		return err
 	}
@@ -45,14 +52,20 @@ func (a *Agent) adapt() error {
 	a.cost.updateCost(now, cpu, kernel)
 	// The controller works on totals rather than on differences, so that a turn that comes late
 	// or is left out costs no accuracy.
-	jobs := map[string]sampleSeen{}
-	for _, v := range a.observer.Jobs() {
-		jobs[v.Job.Scheduler.String()] = seen(v.Looked)
+	jobs, keys := map[string]sampleSeen{}, uint64(0)
+	for at, looked := range a.observer.Looked() {
+		jobs[at.String()] = seen(looked)
+		keys += looked.KeyBytes
 	}
+	nanos := a.timer.keys.Load()
+	a.traffic.add(time.Duration((kernel+reader-kernelNanosPerByte*1e-9*float64(keys))*1e9)-time.Duration(nanos), runs, a.decided.RestOf)
 	decided := a.controller.Decide(sampleLook{
-		At: now, KeyNanos: a.timer.keys.Load(), Jobs: jobs,
+		At: now, KeyNanos: nanos, Total: time.Duration((cpu + kernel) * 1e9), Traffic: a.traffic.took, Whole: a.traffic.whole, Jobs: jobs,
 	})
 	a.sayOverBudget(decided)
+	if a.opts.Sampling.Budget > 0 {
+		a.allowed.Store(math.Float64bits(a.controller.allowed()))
+	}
 	a.mu.Lock()
 	a.decided = decided
 	a.mu.Unlock()
@@ -79,10 +92,10 @@ func (a *Agent) sayOverBudget(d sampleDecision) {
 	a.mu.Unlock()
 	switch {
 	case d.Over && !was:
-		slog.Warn("inspecting keys will exceed --cpu-budget: the keys of one step every few seconds are always inspected",
+		slog.Warn("watching exceeds --cpu-budget, although as little is inspected as can be",
 			"percent_lately", fmt.Sprintf("%.2f", d.Percent), "budget", a.opts.Sampling.Budget)
 	case was && !d.Over:
-		slog.Info("inspecting keys is within --cpu-budget again", "percent", fmt.Sprintf("%.2f", d.Percent), "budget", a.opts.Sampling.Budget)
+		slog.Info("watching is within --cpu-budget again", "percent", fmt.Sprintf("%.2f", d.Percent), "budget", a.opts.Sampling.Budget)
 	}
 }
 
@@ -91,23 +104,51 @@ func (a *Agent) sayOverBudget(d sampleDecision) {
 // the rate first: it weighs requests that come without one.
 func (a *Agent) setRates(d sampleDecision) error {
 	open := a.observer.StreamsByJob()
-	now := make(map[uint64]sampleRate, len(a.rates))
+	a.mu.Lock()
+	busy := a.busy
+	a.mu.Unlock()
+	now := make(map[bpf.StreamID]streamRate, len(a.rates))
 	for name, rate := range d.Jobs {
 		a.observer.SetOneIn(name, rate.OneIn)
-		for _, id := range open[name] {
+		for _, s := range open[name] {
+			// A recording has no gaps.
 			// Rebuilt from the open streams each time, which is how closed ones drop out.
-			now[uint64(id)] = rate.sampleRate
-			if a.rates[uint64(id)] == rate.sampleRate {
-				continue
+			if !s.Timing {
+				now[s.ID] = streamRate{rate.sampleRate, now[s.ID].rests}
 			}
-			if err := a.capture.SetRate(id, rate.Window, rate.OneIn); err != nil {
+			// A recording has no gaps.
+			if d.RestOf > 1 && s.Data && busy[s.ID].rests && a.opts.Uses == nil {
+				now[s.ID.Egress()] = streamRate{rate.sampleRate, true}
+			}
+		}
+	}
+	for id, r := range now {
+		if a.rates[id] != r {
+			if err := a.capture.SetRate(id, r.Window, r.OneIn, r.rests); err != nil {
+				return err
+			}
+		}
+	}
+	for id, r := range a.rates {
+		if _, there := now[id]; !there && r.rests {
+			if err := a.capture.ResetRate(id); err != nil {
 				return err
 			}
 		}
 	}
 	// Only now: after an error all streams of this turn are set again.
 	a.rates = now
+	a.restOf.Store(d.RestOf)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.resting = now
 	return nil
+}
+
+// A streamRate is how one stream is watched.
+type streamRate struct {
+	sampleRate
+	rests bool
 }
 
 // cost is the processor time of the agent and of its BPF programs.
@@ -132,13 +173,32 @@ func (c *cost) updateCost(now time.Time, cpu, kernel float64) {
 	c.at, c.cpu, c.kernel = now, cpu, kernel
 }
 
+// messageCost adds up what messages cost apart from their keys. It belongs to adapt.
+type messageCost struct {
+	last  time.Duration // the counter, which may fall back a little where it is estimated
+	runs  uint64        // of the programs
+	took  time.Duration
+	whole time.Duration // as if there had been no rests
+}
+
+// passNanos is what a run of a program takes that looks at nothing.
+const passNanos = 60
+
+// add takes the counters. Since the last call streams were watched for one part in of of the time.
+func (t *messageCost) add(now time.Duration, runs uint64, of uint32) {
+	took, pass := max(now-t.last, 0), time.Duration(passNanos*(runs-t.runs))
+	t.last, t.runs = max(now, t.last), runs
+	t.took += took
+	t.whole += max(took, pass+time.Duration(max(of, 1))*(took-pass))
+}
+
 // seconds returns the agent's CPU time: its process's or, if the process is the host's proxy
-// too, that of the reading thread, which does nearly all of the agent's work.
-func (a *Agent) seconds() (float64, error) {
+// too, that of the reading thread and of the loops.
+func (a *Agent) seconds(reader float64) (float64, error) {
 	// In a process with the proxy, carrying connections would dwarf the cost of watching them,
 	// and the budget would have nothing to do with it.
 	if a.opts.WithProxy {
-		return a.readerSeconds()
+		return reader + time.Duration(a.loops.Load()).Seconds(), nil
 	}
 	return processSeconds()
 }

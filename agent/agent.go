@@ -51,9 +51,9 @@ import (
 
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 	"github.com/psidecar/psidecar/internal/policy"
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
 )
 
 // Options of an agent.
@@ -101,9 +101,6 @@ type Options struct {
 	// Route, if not nil, returns the destinations of connections that may have been redirected
 	// to a proxy.
 	Route observe.Route
-	// Slow, if not nil, is called with each request whose answer took Locality.SlowAfter or
-	// longer, and its job's scheduler. It must not block and must not call the agent.
-	Slow func(scheduler netip.AddrPort, s counts.Slow)
 	// LastPush, if not nil, is called with workers that push no more; see [observe.Options].
 	LastPush func(scheduler netip.AddrPort, node int32)
 	// Found, if not nil, is called after every scan that found a change, and every two seconds,
@@ -146,12 +143,17 @@ type Agent struct {
 
 	wall int64 // added to CLOCK_MONOTONIC to get nanoseconds since 1970; fixed, so that times never jump
 
-	reader     atomic.Int64 // id of the thread that reads the capture; 0: not reading yet
+	reader     atomic.Int64  // id of the thread that reads the capture; 0: not reading yet
+	restOf     atomic.Uint32 // see sampleDecision
+	allowed    atomic.Uint64 // bits of a float64: percent of a core that watching may take now; 0: any
+	loops      atomic.Int64  // nanoseconds of CPU time of the loops and of reports
 	timer      timer
 	curves     curves
-	sight      sight                 // belongs to findStalls
-	controller sampleController      // belongs to adapt
-	rates      map[uint64]sampleRate // rates set in the kernel, by stream; belongs to adapt
+	sight      sight                       // belongs to findStalls
+	controller sampleController            // belongs to adapt
+	rates      map[bpf.StreamID]streamRate // set in the kernel, by stream; belongs to adapt
+	traffic    messageCost                 // belongs to adapt
+	windowPace pace                        // belongs to the reporting goroutine
 
 	leftOut atomic.Uint64 // processes beyond the bound, at the last scan
 
@@ -164,15 +166,18 @@ type Agent struct {
 
 	mu       sync.Mutex // guards the fields below; taken before the capture's
 	decided  sampleDecision
-	findings map[string]stallFinding // by job
-	blind    string                  // why messages may be missing now; empty: none are
-	logged   map[string]finding      // by job; belongs to findStalls
-	attached []string                // watched cgroups; none is below another
-	unsynced map[string]lateness     // by job
-	ready    error                   // nil: ready
+	findings map[string]stallFinding     // by job
+	blind    string                      // why messages may be missing now; empty: none are
+	logged   map[string]finding          // by job; belongs to findStalls
+	attached []string                    // watched cgroups; none is below another
+	unsynced map[string]lateness         // by job
+	busy     map[bpf.StreamID]busyness   // replaced, never changed
+	resting  map[bpf.StreamID]streamRate // likewise; what adapt has set last
+	ready    error                       // nil: ready
 	planner  func() *page.Planner
 	windowed time.Time         // when windows were last reported
 	pace     time.Duration     // least time until they are reported again
+	windows  time.Duration     // likewise, where they take much time and no worker turns to other keys
 	told     map[string]uint64 // bytes of each job at that time
 }
 
@@ -202,8 +207,9 @@ func New(opts Options) (*Agent, error) {
 	a := &Agent{
 		logged: map[string]finding{},
 		opts:   opts, started: time.Now(), unsynced: map[string]lateness{}, ready: errNotAttached,
-		pace:  windowEvery,
-		begun: make(chan struct{}, 1), procs: newProcesses(opts.Proc, opts.Selects), met: map[int]int{},
+		pace:       windowEvery,
+		windowPace: pace{least: windowEvery, most: time.Minute, share: 0.1},
+		begun:      make(chan struct{}, 1), procs: newProcesses(opts.Proc, opts.Selects), met: map[int]int{},
 		called: newCalled(opts.Allowed, opts.Said),
 	}
 	// Owners may opt out before anything of theirs is attached.
@@ -231,7 +237,7 @@ func New(opts Options) (*Agent, error) {
 		OneIn:    func() uint32 { return opts.Sampling.OneIn },
 		Uses:     opts.Uses,
 
-		Route: opts.Route, LastPush: opts.LastPush, Slow: opts.Slow, PartKeys: opts.PartKeys,
+		Route: opts.Route, LastPush: opts.LastPush, PartKeys: opts.PartKeys,
 
 		IngressTimes: opts.Capture.Ingress == bpf.IngressMetas,
 	})
@@ -284,16 +290,22 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return a.read(running) })
 	g.Go(func() error { return a.lookForProcesses(running) })
-	g.Go(func() error {
-		return every(running, a.opts.Health.Add("sweeping streams", standsFor), sweepEvery, a.sweep)
-	})
-	g.Go(func() error { return every(running, a.opts.Health.Add("adapting", standsFor), adaptEvery, a.adapt) })
-	g.Go(func() error {
-		return every(running, a.opts.Health.Add("looking for stalls", standsFor), stallEvery, a.findStalls)
-	})
-	g.Go(func() error {
-		return every(running, a.opts.Health.Add("keeping the last hour", standsFor), history.Every, a.noteHour)
-	})
+	g.Go(func() error { return a.rest(running) })
+	for _, l := range []struct {
+		name  string
+		every time.Duration
+		share float64
+		most  time.Duration
+		turn  func() error
+	}{
+		// These two keep the budget.
+		{"sweeping streams", sweepEvery, 0.05, 2 * sweepEvery, a.sweep}, {"adapting", adaptEvery, 0.05, 2 * adaptEvery, a.adapt},
+		{"looking for stalls", stallEvery, 0.1, longestTurn, a.findStalls}, {"keeping the last hour", history.Every, 0.05, longestTurn, a.noteHour},
+	} {
+		g.Go(func() error {
+			return a.every(running, a.opts.Health.Add(l.name, standsFor), pace{least: l.every, most: l.most, share: l.share}, l.turn)
+		})
+	}
 	// The first loop that fails ends the others through running. The capture is closed only
 	// when none of them can use it any more; closing detaches the programs.
 	err := g.Wait()
@@ -329,20 +341,20 @@ func (a *Agent) read(ctx context.Context) error {
 	}
 }
 
-// every calls f at once and then at intervals, until ctx ends or f fails.
-func every(ctx context.Context, beat *health.Beat, interval time.Duration, f func() error) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
+// every calls f at once and then at the pace's intervals, until ctx ends or f fails.
+func (a *Agent) every(ctx context.Context, beat *health.Beat, p pace, f func() error) error {
 	defer beat.End()
 	for {
 		beat.Beat()
-		if err := f(); err != nil {
+		var err error
+		pause := a.paced(&p, func() { err = f() })
+		if err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-ticker.C:
+		case <-time.After(pause):
 		}
 	}
 }
@@ -401,8 +413,13 @@ func (a *Agent) sweep() error {
 	// It may scan /proc, so it is called here and not by the reading thread.
 	a.observer.Reconcile()
 	unsynced := map[string]lateness{}
+	busy, now := make(map[bpf.StreamID]busyness, len(streams)), time.Now()
 	for i := range streams {
 		s := &streams[i]
+		// Only this loop writes it.
+		if !s.Gone && !s.Closed {
+			busy[s.ID] = a.busy[s.ID].at(now, s.Messages, max(a.restOf.Load(), 1))
+		}
 		// The kernel reuses the entry; messages of its next owner must not be taken for this
 		// stream's.
 		if s.Gone {
@@ -427,7 +444,7 @@ func (a *Agent) sweep() error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unsynced = unsynced
+	a.unsynced, a.busy = unsynced, busy
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -32,13 +32,10 @@ func TestCost(t *testing.T) {
 // conventions, and agree with the interface.
 func TestMetrics(t *testing.T) {
 	require.BPF(t)
-	a, err := New(Options{
+	a := require.Value(New(Options{
 		Version: "v", Host: "h", Proc: "/proc", CgroupRoot: require.CgroupV2(t),
 		Capture: bpf.Options{RingBytes: 1 << 20}, Sampling: Sampling{OneIn: 1}, Locality: counts.DefaultLocalityOptions,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	defer func() {
 		if err := a.Close(); err != nil {
 			t.Error(err)
@@ -49,10 +46,7 @@ func TestMetrics(t *testing.T) {
 	rec := httptest.NewRecorder()
 	a.Handler(false).ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
 	body := rec.Body.Bytes()
-	problems, err := promlint.New(bytes.NewReader(body)).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := require.Value(promlint.New(bytes.NewReader(body)).Lint())(t)
 	for _, p := range problems {
 		if strings.HasPrefix(p.Metric, "psidecar_") {
 			t.Errorf("%s: %s", p.Metric, p.Text)
@@ -77,12 +71,9 @@ func TestMetrics(t *testing.T) {
 	if j.Accesses != 6334+6540 || j.Latency.Count != 60 || len(j.Nodes) != 5 {
 		t.Errorf("%+v", j)
 	}
-	during, err := a.Heatmap(j.Name, page.HeatmapQuery{
+	during := require.Value(a.Heatmap(j.Name, page.HeatmapQuery{
 		Blocks: 4, Last: 1<<64 - 1, Measure: page.Accesses, Range: page.Range{From: j.FirstSeen, To: j.LastSeen},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	sum := uint64(0)
 	for _, row := range during.Counts {
 		for _, n := range row {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // BesideLive shows recordings beside the live jobs of an agent or planner, to which it forwards

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"cmp"
+	"math"
 	"runtime"
 	"time"
 
@@ -17,7 +19,7 @@ type budget struct {
 }
 
 // burst is how much work may be done at once.
-const burst = time.Second
+const burst = 100 * time.Millisecond
 
 // allows reports whether work may start now. One piece of work may exceed the budget; the next
 // then has to wait for longer.
@@ -56,4 +58,34 @@ func threadTime() time.Duration {
 		panic(err) // it exists on every Linux
 	}
 	return time.Duration(ts.Nano())
+}
+
+// A pace says how often a task is repeated: every least or, if that took more than its share of
+// --cpu-budget, so rarely that it does not. It belongs to the task's goroutine.
+type pace struct {
+	least time.Duration
+	most  time.Duration // 0: longestTurn
+	share float64       // of the budget
+	took  time.Duration // moving average
+}
+
+// longestTurn bounds the time between two turns of a loop; see standsFor.
+const longestTurn = standsFor / 2
+
+// paced does a turn of a task, measures its CPU time, and returns the pause until the next.
+func (a *Agent) paced(p *pace, turn func()) time.Duration {
+	cost := beginTiming()
+	turn()
+	took := cost.end()
+	a.loops.Add(int64(took))
+	p.took += (took - p.took) / 4
+	return p.pause(math.Float64frombits(a.allowed.Load()))
+}
+
+// pause returns the time between two turns within a budget in percent of a core; 0: none is set.
+func (p *pace) pause(budget float64) time.Duration {
+	if budget <= 0 {
+		return p.least
+	}
+	return max(p.least, min(time.Duration(float64(p.took)/(budget/100*p.share)), cmp.Or(p.most, longestTurn)))
 }

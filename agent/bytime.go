@@ -6,7 +6,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // heatmapByTime returns a heatmap with a row for each stretch of time instead of each worker.

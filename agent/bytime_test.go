@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // The rows of a heatmap by time add up to what the workers did in all.

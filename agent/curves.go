@@ -5,8 +5,8 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -62,6 +62,8 @@ func (a *Agent) noteHour() error {
 		// host's figures.
 		point.Host = host
 		c.log.Add(name, point)
+		j := a.job(&v)
+		c.log.See(name, now, page.SeenOf(j.State, j.Measures))
 	}
 	c.at, c.jobs, c.usage = now, counted, used
 	return nil
@@ -102,7 +104,9 @@ func (a *Agent) History(job string, q page.HistoryQuery) (page.History, error) {
 			points = history.Among(points, partsOf(&v, q.Selection))
 		}
 	}
-	return page.NewHistory(job, q, points), nil
+	h := page.NewHistory(job, q, points)
+	h.Events = a.curves.log.Events(job)
+	return h, nil
 }
 
 // partsOf returns what the selected nodes did in each interval of the job's sums (see

@@ -6,8 +6,8 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 	"github.com/psidecar/psidecar/test/replay"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -23,26 +23,19 @@ func watched(t *testing.T) *observe.Observer {
 // watch has an observer see that job.
 func watch(t *testing.T, o *observe.Observer) {
 	t.Helper()
-	f, err := os.Open(require.Capture(t, "dmlc-kv-2s2w.pcapng"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(os.Open(require.Capture(t, "dmlc-kv-2s2w.pcapng")))(t)
 	defer f.Close()
-	if _, err := replay.Read(f, o.Handle); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(replay.Read(f, o.Handle))(t)
 }
 
 // What passes between two looks is in the point of that time, and nothing after
 // it where the job stands still.
 func TestNoteHourHasWhatPassedBetweenTwoLooks(t *testing.T) {
 	took, sent := uint64(5000), uint64(3000) // before the first look
-	a := &Agent{observer: observe.New(observe.Options{Locality: counts.DefaultLocalityOptions}), opts: Options{Saved: func() (uint64, uint64, bool) { return took, sent, true }}}
+	a := &Agent{called: newCalled(nil, nil), observer: observe.New(observe.Options{Locality: counts.DefaultLocalityOptions}), opts: Options{Saved: func() (uint64, uint64, bool) { return took, sent, true }}}
 	note := func() {
 		t.Helper()
-		if err := a.noteHour(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, a.noteHour())
 	}
 	note()
 	watch(t, a.observer)

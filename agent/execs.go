@@ -16,20 +16,20 @@ const execsPerSecond = 200
 // lookForProcesses scans for processes every discoverEvery, and at once when an exec is
 // reported, until ctx ends.
 func (a *Agent) lookForProcesses(ctx context.Context) error {
-	ticker := time.NewTicker(discoverEvery)
-	defer ticker.Stop()
 	beat := a.opts.Health.Add("scanning processes", standsFor)
 	defer beat.End()
+	p := pace{least: discoverEvery, share: 0.15}
 	for {
 		beat.Beat()
-		if err := a.discover(); err != nil {
+		var err error
+		pause := a.paced(&p, func() { err = a.discover() })
+		if err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-ticker.C:
-		// The ticker goes on beside it: a scan at an exec does not put off the periodic one.
+		case <-time.After(pause):
 		case <-a.begun:
 		}
 	}

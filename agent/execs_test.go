@@ -18,10 +18,7 @@ func TestNodesAreMetWhenTheyBegin(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
 	shell := require.Program(t, "sh")
-	w, err := bpf.OpenExecWatch()
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(bpf.OpenExecWatch())(t)
 	a := &Agent{procs: newProcesses("/proc", nil), begun: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
@@ -29,21 +26,14 @@ func TestNodesAreMetWhenTheyBegin(t *testing.T) {
 	// It becomes a node by exec only when the test says so.
 	cmd := exec.Command(shell, "-c", `read line; DMLC_ROLE=worker exec "$0" -c 'read line'`, shell)
 	cmd.Env = os.Environ()
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := require.Value(cmd.StdinPipe())(t)
+	require.NoError(t, cmd.Start())
 	pid := cmd.Process.Pid
 	a.procs.mu.Lock()
 	a.procs.others = map[int]int{pid: seenOther}
 	a.procs.mu.Unlock()
 	began := time.Now()
-	if _, err := in.Write([]byte("now\n")); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(in.Write([]byte("now\n")))(t)
 	for known := true; known; { // other tests may have nodes too
 		select {
 		case <-a.begun:

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // The stated error of a cell of pulls and pushes together is that of its pulls

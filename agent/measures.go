@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
@@ -30,6 +30,9 @@ func (a *Agent) measures(v *observe.JobView, j *page.Job) []measure.Line {
 	why := a.uncarried(v)
 	if a.opts.Carried.Measures == nil {
 		return append(lines, carriedBeside(j.Name, why))
+	}
+	if why == nil {
+		why = a.spared()
 	}
 	// A measure that nobody asked for keeps that as its reason: that connections cannot reach
 	// the proxy is not what keeps it off.
@@ -73,6 +76,14 @@ func (a *Agent) uncarried(v *observe.JobView) *measure.Gap {
 		return &measure.Gap{Reason: "no_proxy_here", Why: "no proxy on this host accepts its connections", Do: "start psidecar proxy with this agent's --proxy-socket"}
 	}
 	return nil
+}
+
+// spared returns why connections go direct although there is a proxy for them; nil: they do not.
+func (a *Agent) spared() *measure.Gap {
+	if a.opts.Adoption == nil || a.opts.Adoption().Past[page.FastLink] == 0 {
+		return nil
+	}
+	return &measure.Gap{Reason: "fast_link", Why: "direct: the link is fast", Do: "taken in when it is the bottleneck, or always with --codec compact"}
 }
 
 // onLoopback reports whether all nodes of a job have loopback addresses.

@@ -1,13 +1,14 @@
 package agent
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/psidecar/psidecar/agent/observe"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
@@ -34,19 +35,21 @@ func TestMeasuresOfTheAgent(t *testing.T) {
 	for name, c := range map[string]struct {
 		at, worker string
 		carried    Carried
+		adoption   *page.Adoption
 		want       []string // measure, state, reason
 	}{
-		"an agent alone":             {far, far, Carried{}, []string{"carry off not_intercepted"}},
-		"beside a proxy":             {far, far, Carried{Proxies: one}, []string{"carry on "}},
-		"without its proxy":          {far, far, Carried{Proxies: none}, []string{"carry off no_proxy_here"}},
-		"on loopback":                {near, near, Carried{Proxies: one}, []string{"carry off loopback"}},
-		"on loopback and elsewhere":  {near, far, Carried{Proxies: one}, []string{"carry on "}},
-		"up, on loopback":            {near, near, Carried{Proxies: one, Measures: proxy}, []string{"carry off loopback", "threshold off loopback", "slim off not_set"}},
-		"up, nothing carried as yet": {far, far, Carried{Proxies: one, Measures: proxy}, []string{"carry off no_connections", "threshold off no_connections", "slim off not_set"}},
-		"up that does not intercept": {far, far, Carried{Measures: proxy}, []string{"carry off not_intercepted", "threshold off not_intercepted", "slim off not_set"}},
+		"an agent alone":             {far, far, Carried{}, nil, []string{"carry off not_intercepted"}},
+		"beside a proxy":             {far, far, Carried{Proxies: one}, nil, []string{"carry on "}},
+		"without its proxy":          {far, far, Carried{Proxies: none}, nil, []string{"carry off no_proxy_here"}},
+		"on loopback":                {near, near, Carried{Proxies: one}, nil, []string{"carry off loopback"}},
+		"on loopback and elsewhere":  {near, far, Carried{Proxies: one}, nil, []string{"carry on "}},
+		"up, on loopback":            {near, near, Carried{Proxies: one, Measures: proxy}, nil, []string{"carry off loopback", "threshold off loopback", "slim off not_set"}},
+		"up, nothing carried as yet": {far, far, Carried{Proxies: one, Measures: proxy}, nil, []string{"carry off no_connections", "threshold off no_connections", "slim off not_set"}},
+		"up that spares fast links":  {far, far, Carried{Proxies: one, Measures: proxy}, &page.Adoption{Past: map[string]int{page.FastLink: 3}}, []string{"carry off fast_link", "threshold off fast_link", "slim off not_set"}},
+		"up that does not intercept": {far, far, Carried{Measures: proxy}, nil, []string{"carry off not_intercepted", "threshold off not_intercepted", "slim off not_set"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &Agent{opts: Options{Carried: c.carried}, findings: map[string]stallFinding{c.at: {State: page.Running}}}
+			a := &Agent{opts: Options{Carried: c.carried, Adoption: func() *page.Adoption { return cmp.Or(c.adoption, &page.Adoption{}) }}, findings: map[string]stallFinding{c.at: {State: page.Running}}}
 			j := page.Job{Name: c.at, State: page.Running, Connections: page.Connections{Synced: 4}}
 			lines := a.measures(jobAt(c.at, c.worker), &j)
 			if l := lines[0]; l.Measure != measure.Observe || l.State != measure.On || l.On != 4 {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // maxPairs bounds the pairs of nodes with metrics of their own. Larger jobs have those by
@@ -72,8 +72,9 @@ var (
 	jobStalled    = describe("job_stalled_seconds", "Time since any worker of the job made progress; 0 while one does.", "job")
 	stalledSecs   = describe("stalled_seconds", "Stall duration of a node or pair of nodes, for the 64 longest stalls.", "job", "kind", "who", "on")
 	jobCause      = describe("job_held_up", "1 for the node or pair of nodes that causes the job's stall.", "job", "cause")
-	samplingCost  = describe("sampling_cpu_percent", "CPU time spent on inspecting keys, in percent of one core.")
-	samplingOver  = describe("sampling_over_budget", "1 while that exceeds --cpu-budget; the keys of one step every few seconds are always inspected.")
+	samplingCost  = describe("sampling_cpu_percent", "CPU time that watching takes, in the kernel and in the agent, in percent of one core; over the last seconds.")
+	samplingOver  = describe("sampling_over_budget", "1 while that exceeds --cpu-budget although as little is inspected as can be.")
+	samplingRest  = describe("sampling_rest_of", "Busy connections are watched one part in this many of the time; 1: always.")
 	jobOneIn      = describe("job_sampling_one_in", "Sampling rate of the job: keys of one in this many requests are inspected.", "job")
 	keyRequests   = describe("key_requests_total", "Requests with keys: all, and those whose keys were inspected.", "job", "kind")
 	plannerUp     = describe("planner_connected", "1 while the planner accepts reports.")
@@ -99,6 +100,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	s.gauge(buildInfo, 1, me.Version)
 	s.gauge(samplingOneIn, float64(me.Sampling.OneIn))
 	s.gauge(samplingCost, me.Sampling.CostPercent)
+	s.gauge(samplingRest, float64(max(me.Sampling.RestOf, 1)))
 	s.gauge(samplingOver, oneIf(me.Sampling.OverBudget))
 	for _, p := range me.Programs {
 		s.count(programRuns, float64(p.Runs), p.Name)

@@ -12,29 +12,21 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/client"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/internal/recording"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // writeRecording writes a recording of one push to path, and returns that.
 func writeRecording(t *testing.T, path, host string) string {
 	t.Helper()
 	var file bytes.Buffer
-	w, err := recording.NewWriter(&file, recording.Header{Host: host})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Add(&recording.Use{Job: "10.0.0.1:9000", Worker: "worker0", Server: "server0", UnixNanos: 1e9, Push: true, Keys: []uint64{1}, Bytes: 4}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Close(2e9, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, file.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(recording.NewWriter(&file, recording.Header{Host: host}))(t)
+	require.NoError(t, w.Add(&recording.Use{Job: "10.0.0.1:9000", Worker: "worker0", Server: "server0", UnixNanos: 1e9, Push: true, Keys: []uint64{1}, Bytes: 4}))
+	require.Value(w.Close(2e9, 0))(t)
+	require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
 	return path
 }
 
@@ -43,15 +35,11 @@ func TestOpenRecordings(t *testing.T) {
 	var paths []string
 	for _, folder := range []string{"a", "b"} {
 		dir := filepath.Join(t.TempDir(), folder)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Mkdir(dir, 0o755))
 		paths = append(paths, writeRecording(t, filepath.Join(dir, "run.psr"), folder))
 	}
 	state, err := OpenRecordings(t.Context(), "v", paths)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i, j := range state.Jobs() {
 		if want := paths[i] + " 10.0.0.1:9000"; j.Name != want {
 			t.Errorf("job %d is called %q, want %q", i, j.Name, want)
@@ -77,10 +65,7 @@ func TestShowBesideLive(t *testing.T) {
 	live := httptest.NewServer(mux)
 	defer live.Close()
 	path := writeRecording(t, filepath.Join(t.TempDir(), "run.psr"), "here")
-	state, err := OpenRecordings(t.Context(), "v", []string{path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := require.Value(OpenRecordings(t.Context(), "v", []string{path}))(t)
 	b := &BesideLive{Recorded: state, Ask: func(path string, query url.Values, v any) error {
 		return client.Get(t.Context(), live.URL, path, query, v)
 	}}
@@ -126,16 +111,10 @@ func TestShowBesideLive(t *testing.T) {
 // A recording that is opened through the page of running psidecar show is a job there;
 // another site's page cannot have one opened.
 func TestShowOpens(t *testing.T) {
-	file, err := os.ReadFile(writeRecording(t, filepath.Join(t.TempDir(), "run.psr"), "here"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := require.Value(os.ReadFile(writeRecording(t, filepath.Join(t.TempDir(), "run.psr"), "here")))(t)
 	var p cli.Ports
 	defer p.Close()
-	front, err := page.OpenServer(p.Listener(t.Context()), "--http", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	front := require.Value(page.OpenServer(p.Listener(t.Context()), "--http", "127.0.0.1:0"))(t)
 	address := front.Listener.Addr().String()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -143,19 +122,11 @@ func TestShowOpens(t *testing.T) {
 	post := func(origin string) (int, string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/api/v1/recordings?name=run.psr", bytes.NewReader(file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.Header.Set("Origin", origin)
-		response, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := require.Value(http.DefaultClient.Do(r))(t)
 		defer response.Body.Close()
-		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := require.Value(io.ReadAll(response.Body))(t)
 		return response.StatusCode, string(body)
 	}
 	if code, body := post("https://attacker.example"); code != http.StatusForbidden {

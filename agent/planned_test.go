@@ -11,6 +11,7 @@ import (
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // millionAt returns a request of a million keys from first on: neighbours, or spread
@@ -34,10 +35,7 @@ func millionAt(first uint64, dense bool) counts.Batch {
 func TestRequestsOfAMillionKeysArePlanned(t *testing.T) {
 	for _, dense := range []bool{false, true} {
 		t.Run(fmt.Sprintf("dense=%v", dense), func(t *testing.T) {
-			service, err := plans.New(t.Context(), &store.Memory{}, plans.Options{Strategy: "locality"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			service := require.Value(plans.New(t.Context(), &store.Memory{}, plans.Options{Strategy: "locality"}))(t)
 			planner, seen := live.New(service, live.DefaultOptions), map[uint64]bool{}
 			const hosts, turns = 2, 3
 			var jobs [hosts]*counts.Locality
@@ -62,10 +60,7 @@ func TestRequestsOfAMillionKeysArePlanned(t *testing.T) {
 					}}})
 				}
 				planner.Decide(t.Context())
-				d, err := service.Describe(t.Context(), &api.DescribeRequest{Job: "198.18.0.1:9000"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				d := require.Value(service.Describe(t.Context(), &api.DescribeRequest{Job: "198.18.0.1:9000"}))(t)
 				if len(d.GetJobs()) != 1 || len(d.GetJobs()[0].GetEpochs()) != 1 {
 					t.Fatalf("the plans are %v", d)
 				}

@@ -62,7 +62,7 @@ const (
 	seenOther, seenNode = 2, 4
 	// All processes are read again every wholeEvery, or so rarely that it takes less than one
 	// part in wholeShare of a core.
-	wholeEvery, wholeShare = 5 * time.Second, 400
+	wholeEvery, wholeShare = 5 * time.Second, 2000
 	// lookTakes exceeds the duration of any scan.
 	lookTakes = time.Minute
 	// A node that is not settled is scanned every time for its first youngLooks scans, then
@@ -74,7 +74,7 @@ func newProcesses(proc string, selects func(pod string) bool) *processes {
 	p := &processes{
 		selects: selects, now: time.Now,
 		snapshot: &discover.Snapshot{}, begun: map[int]time.Time{},
-		young: budget{share: 20}, all: budget{share: 100},
+		young: budget{share: 200}, all: budget{share: 1000},
 	}
 	p.readFrom(discover.OpenProc(proc))
 	return p

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 const node = "DMLC_ROLE=worker\x00DMLC_PS_ROOT_URI=198.18.0.1\x00DMLC_PS_ROOT_PORT=8000\x00"
@@ -41,10 +43,7 @@ func TestGlanceFindsNodesThatCome(t *testing.T) {
 	p.readFrom(proc)
 	glance := func(nodes ...int) {
 		t.Helper()
-		s, err := p.glance()
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := require.Value(p.glance())(t)
 		var got []int
 		for _, n := range s.Processes {
 			got = append(got, n.PID)
@@ -53,9 +52,7 @@ func TestGlanceFindsNodesThatCome(t *testing.T) {
 			t.Fatalf("nodes %v, want %v", got, nodes)
 		}
 	}
-	if _, err := p.refresh(anew); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(p.refresh(anew))(t)
 	for range 10 {
 		glance()
 	}
@@ -95,9 +92,7 @@ func TestBeginsWhileLookedAt(t *testing.T) {
 				p := newProcesses("", nil)
 				for range before {
 					p.readFrom(proc)
-					if err := look(p); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, look(p))
 				}
 				proc.set(3, "HOME=/") // read last, and always
 				proc.after = func(name string) {
@@ -109,9 +104,7 @@ func TestBeginsWhileLookedAt(t *testing.T) {
 				p.readFrom(proc)
 				p.whole = time.Now().Add(time.Hour)
 				for range 2 {
-					if err := look(p); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, look(p))
 				}
 				if len(p.snapshot.Processes) != 1 || p.snapshot.Processes[0].PID != 2 {
 					t.Errorf("found %+v; seen as others: %v", p.snapshot.Processes, p.others)

@@ -14,9 +14,9 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 	"github.com/psidecar/psidecar/internal/recording"
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
 )
 
 // Recorded holds the jobs of recordings and shows them as an agent shows what it watches: it

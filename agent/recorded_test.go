@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/internal/recording"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // recorded20 is a recording of 20 s: two workers that pull and push ten keys five
@@ -18,10 +19,7 @@ import (
 func recorded20(t *testing.T, began time.Time, oneIn uint32) []byte {
 	t.Helper()
 	var file bytes.Buffer
-	w, err := recording.NewWriter(&file, recording.Header{Host: "host-0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(recording.NewWriter(&file, recording.Header{Host: "host-0"}))(t)
 	keys := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
 	for step := int32(0); step < 100; step += int32(oneIn) {
 		at := began.Add(time.Duration(step) * 200 * time.Millisecond).UnixNano()
@@ -32,15 +30,11 @@ func recorded20(t *testing.T, began time.Time, oneIn uint32) []byte {
 			pull.Pull, pull.Timestamp = true, 2*step+1
 			answer.Pull, answer.Answer, answer.Bytes, answer.Timestamp, answer.UnixNanos = true, true, 400, pull.Timestamp, at+int64(worker)+2e6
 			for _, u := range []recording.Use{push, pull, answer} {
-				if err := w.Add(&u); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, w.Add(&u))
 			}
 		}
 	}
-	if _, err := w.Close(began.Add(20*time.Second).UnixNano(), 0); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(w.Close(began.Add(20*time.Second).UnixNano(), 0))(t)
 	return file.Bytes()
 }
 
@@ -49,9 +43,7 @@ func TestRecordedWholeAndSampledShowTheSameJob(t *testing.T) {
 	began := time.Unix(1_700_000_000, 0)
 	r := &Recorded{Version: "v"}
 	for i, name := range []string{"first", "second"} {
-		if _, err := r.Open(name, bytes.NewReader(recorded20(t, began.Add(time.Duration(i)*time.Hour), uint32(i+1)))); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(r.Open(name, bytes.NewReader(recorded20(t, began.Add(time.Duration(i)*time.Hour), uint32(i+1)))))(t)
 	}
 	jobs := r.Jobs()
 	if len(jobs) != 2 || jobs[0].Name != "first 10.0.0.1:9000" || jobs[1].Name != "second 10.0.0.1:9000" || !jobs[0].Exact || jobs[1].Exact {
@@ -155,13 +147,8 @@ func TestRecordedRefuses(t *testing.T) {
 func TestAlphaOfARecording(t *testing.T) {
 	for _, oneIn := range []uint32{1, 2} {
 		r := &Recorded{Version: "v"}
-		if _, err := r.Open("dense", bytes.NewReader(recorded20(t, time.Unix(1_700_000_000, 0), oneIn))); err != nil {
-			t.Fatal(err)
-		}
-		a, err := page.AlphaOf(r, r.Jobs()[0].Name, 64, page.EvenCluster(2, 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.Value(r.Open("dense", bytes.NewReader(recorded20(t, time.Unix(1_700_000_000, 0), oneIn))))(t)
+		a := require.Value(page.AlphaOf(r, r.Jobs()[0].Name, 64, page.EvenCluster(2, 1)))(t)
 		if math.Abs(a.Alpha-1) > 0.06 || a.Keys != 10 || a.Bytes != 400 || a.Workers != 2 || len(a.Ranges) != 1 || a.SampledOneIn != oneIn ||
 			math.Abs(a.Forms["servers"]/800-1) > 0.06 {
 			t.Errorf("one in %d: %+v, want all of 10 keys of 400 bytes in each step of 2 workers", oneIn, a)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/recording"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // later is a node whose rank becomes known.
@@ -77,15 +78,10 @@ func TestRecorderHoldsSoMany(t *testing.T) {
 func written(t *testing.T, r *Recorder) (uses []recording.Use) {
 	t.Helper()
 	var file bytes.Buffer
-	w, err := recording.NewWriter(&file, recording.Header{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(recording.NewWriter(&file, recording.Header{}))(t)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, err := r.Run(ended, w); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(r.Run(ended, w))(t)
 	if _, _, err := recording.Read(&file, func(u *recording.Use) error {
 		use := *u
 		use.Keys = slices.Clone(u.Keys)

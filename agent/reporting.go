@@ -9,8 +9,8 @@ import (
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/agent/report"
 
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -82,7 +82,7 @@ func (a *Agent) reportCalled(r *api.JobReport) {
 // taking a window starts the next one, so the report must be sent. The sender adds the host's
 // name.
 func (a *Agent) HostReport(w report.Wanted) *api.HostReport {
-	me := a.Agent()
+	me := a.self()
 	r := &api.AgentReport{
 		Version: me.Version, StartedUnixNanos: me.Started.UnixNano(), CpuPercent: me.CPUPercent, KernelPercent: me.KernelPercent,
 		CpuSeconds: me.CPUSeconds, MemoryBytes: me.MemoryBytes, SampledOneIn: me.Sampling.OneIn,
@@ -105,12 +105,24 @@ func (a *Agent) HostReport(w report.Wanted) *api.HostReport {
 	if !due {
 		return all
 	}
-	for _, j := range all.GetJobs() {
-		if v, ok := a.observer.Job(j.GetJob()); ok {
-			j.Window = windowReport(v.Job.Sums.TakeWindow(a.windowKeys(j, w.WindowKeys)), v.WorkersByIndex, hurried)
+	pause := a.paced(&a.windowPace, func() {
+		for _, j := range all.GetJobs() {
+			if v, ok := a.observer.Job(j.GetJob()); ok {
+				j.Window = windowReport(v.Job.Sums.TakeWindow(a.windowKeys(j, w.WindowKeys)), v.WorkersByIndex, hurried)
+			}
 		}
-	}
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.windows = pause
 	return all
+}
+
+// PaceReports returns a function that does the work of a report and returns when the next is due:
+// after [report.Every], or later where reports take too much of --cpu-budget.
+func (a *Agent) PaceReports() func(work func()) time.Duration {
+	p := pace{least: report.Every, share: 0.2}
+	return func(work func()) time.Duration { return a.paced(&p, work) }
 }
 
 // Urgent reports whether a report should be sent before the next one is due: a worker has just
@@ -135,10 +147,10 @@ func (a *Agent) Urgent() bool {
 func (a *Agent) windowDue() (due, hurried bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if time.Since(a.windowed) < a.pace {
+	hurried = a.pace < windowEvery
+	if wait := time.Since(a.windowed); wait < a.pace || !hurried && wait < a.windows {
 		return false, false
 	}
-	hurried = a.pace < windowEvery
 	a.windowed, a.pace = time.Now(), min(2*a.pace, windowEvery)
 	return true, hurried
 }
@@ -196,7 +208,11 @@ func (a *Agent) SetPlanner(state func() *page.Planner) {
 // jobReport returns the report of a job; pod, which may be nil, names pods. A light report
 // leaves out the large parts.
 func jobReport(v *observe.JobView, pod func(uid string) (page.Pod, bool), now time.Time, light bool) *api.JobReport {
-	size, totals, all := v.Job.Sums.Table.Size(), v.Job.Sums.Totals(), v.Job.Sums.All()
+	size := v.Job.Sums.Table.SizeSoFar()
+	if !light { // somebody looks
+		size = v.Job.Sums.Table.Size()
+	}
+	totals, all := v.Job.Sums.Totals(), v.Job.Sums.All()
 	recent := v.Job.Sums.Lately(now.UnixNano(), recently)
 	end := now.Truncate(time.Second)
 	// Whole seconds, so that the planner can add up the rates of several hosts.

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 )
 
 // A node that answers for the first time while a report is made has a distribution

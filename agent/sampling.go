@@ -5,11 +5,10 @@
 // what that cost, and returns a [sampleDecision]. It is a pure state machine: it knows no clock
 // and no kernel.
 //
-// The budget covers what sampling can lower: copying key frames out of the kernel and counting
-// them. The cost of every segment and every meta, and of the rest of the process, does not
-// count. The budget is a mean over [saving]: what is not used pays for denser sampling later.
-// So most of a job that begins, of which little is known, is sampled, and the budget is used up
-// although rates are powers of two.
+// The budget covers everything that watching costs, in the kernel and in the agent's process.
+// Keys get what the rest leaves. The budget is a mean over [saving]: what is not used pays for
+// denser sampling later, up to [burstTimes] the budget. So most of a job that begins, of which
+// little is known, is sampled, and the budget is used up although rates are powers of two.
 
 package agent
 
@@ -47,6 +46,12 @@ const (
 	// spendIn is how long the savings would last if they were spent evenly beside the whole
 	// budget. Small savings are thus spent slowly, and rates change slowly.
 	spendIn = 10 * time.Second
+	// burstTimes is how many times the budget may be used for a while.
+	burstTimes = 3
+	// leastForKeys is the part of the budget that keys get although the rest takes all of it.
+	leastForKeys = 0.1
+	// maxRestOf is the shortest part of the time in which busy streams are watched.
+	maxRestOf = 32
 )
 
 // A sampleRate means that one in OneIn windows of Window timestamps is sampled.
@@ -66,16 +71,23 @@ type sampleSeen struct {
 // A sampleLook is the agent's state at one moment. Everything but At only grows.
 type sampleLook struct {
 	At       time.Time
-	KeyNanos int64 // CPU time spent on keys in user space
-	Jobs     map[string]sampleSeen
+	KeyNanos int64         // CPU time spent on keys in user space
+	Total    time.Duration // CPU time of the agent and its programs
+	// Traffic is the part of Total that went into messages apart from their keys, and Whole what it
+	// would have been without rests.
+	Traffic, Whole time.Duration
+	Jobs           map[string]sampleSeen
 }
 
 // A sampleDecision says how to sample from now on.
 type sampleDecision struct {
 	Jobs    map[string]sampledJob
-	Percent float64 // of one core, that looking at keys takes
-	// Over says that the budget cannot be met, since some steps must be sampled.
+	Percent float64 // of one core, that all watching takes
+	// Over says that the budget cannot be met: some steps must be sampled, and the rest cannot be
+	// left out.
 	Over bool
+	// RestOf says for which part of the time busy streams are watched: one in so many.
+	RestOf uint32
 }
 
 // A sampledJob says how one job is sampled.
@@ -94,6 +106,9 @@ type sampleController struct {
 	looks []sampleLook          // oldest first, those of the last span
 	jobs  map[string]sampledJob // the previous decision
 	taken time.Duration         // used up of the savings, from 0 to the budget of saving
+
+	restOf uint32 // the previous decision; 0: none yet
+	over   bool   // the previous decision
 }
 
 // Decide takes the present state and returns how to sample from now on.
@@ -116,10 +131,12 @@ func (c *sampleController) Decide(now sampleLook) sampleDecision {
 		d := c.demand(name, price)
 		all = append(all, d)
 	}
-	decision := sampleDecision{Jobs: map[string]sampledJob{}}
-	allowed := c.allowed()
+	decision := sampleDecision{Jobs: map[string]sampledJob{}, RestOf: c.restOf}
+	other := c.other()
+	c.restOf = c.rest(other)
+	allowed := c.forKeys(c.allowed(), other)
 	// least ignores the savings: whether the budget can be met is a question of the long run.
-	sparse, dense, least := share(all, allowed), share(all, denser*allowed), share(all, c.Budget)
+	sparse, dense, least := share(all, allowed), share(all, denser*allowed), share(all, c.forKeys(c.Budget, other))
 	for i, d := range all {
 		job := sampledJob{sampleRate: sampleRate{Window: d.window, OneIn: d.oneIn}, Percent: d.percent}
 		if c.Budget > 0 {
@@ -133,22 +150,69 @@ func (c *sampleController) Decide(now sampleLook) sampleDecision {
 		decision.Jobs[d.name] = job
 		decision.Percent += d.percent
 	}
-	decision.Over = c.Budget > 0 && total(all, least) > c.Budget
+	decision.Percent += other
+	// What else takes much for a moment, such as a start, is paid from the savings. Once they are
+	// used up, the budget is met again only when some of them are back.
+	spent, needs := c.taken >= c.budgetOf(saving), total(all, least)
+	c.over = c.Budget > 0 && (needs > c.Budget || spent && needs+other > c.Budget || c.over && c.taken > c.budgetOf(saving*3/4))
+	decision.Over = c.over
 	c.jobs = decision.Jobs
 	return decision
 }
 
-// pay charges what keys have cost since the last look against the budget of that time, and the
-// difference against the savings.
+// pay charges what watching has cost since the last look against the budget of that time, and
+// the difference against the savings.
 func (c *sampleController) pay(before, now *sampleLook) {
+	keys, other := spentBetween(before, now)
+	c.taken = min(max(c.taken+keys+other-c.budgetOf(now.At.Sub(before.At)), 0), c.budgetOf(saving))
+}
+
+// spentBetween returns what keys, and everything else, have cost between two looks.
+func spentBetween(before, now *sampleLook) (keys, other time.Duration) {
 	bytes := uint64(0)
 	for name, j := range now.Jobs {
 		bytes += less(j.KeyBytes, before.Jobs[name].KeyBytes)
 	}
 	// The kernel's part is estimated by bytes, since the time of a program run is not told
 	// apart by what the run did.
-	took := time.Duration(now.KeyNanos-before.KeyNanos) + time.Duration(kernelNanosPerByte*float64(bytes))
-	c.taken = min(max(c.taken+took-c.budgetOf(now.At.Sub(before.At)), 0), c.budgetOf(saving))
+	keys = time.Duration(now.KeyNanos-before.KeyNanos) + time.Duration(kernelNanosPerByte*float64(bytes))
+	return keys, max(now.Total-before.Total-keys, 0)
+}
+
+// other returns what everything but keys has taken over span, in percent of one core.
+func (c *sampleController) other() float64 {
+	first, last := &c.looks[0], &c.looks[len(c.looks)-1]
+	took := last.At.Sub(first.At)
+	if took <= 0 {
+		return 0
+	}
+	_, other := spentBetween(first, last)
+	return 100 * float64(other) / float64(took)
+}
+
+// rest decides for which part of the time busy streams are watched: for as much as what is allowed
+// leaves for messages beside the least for keys. As with rates, the previous decision stays while
+// it is between what suffices and what leaves a margin.
+func (c *sampleController) rest(other float64) uint32 {
+	first, last := &c.looks[0], &c.looks[len(c.looks)-1]
+	took := float64(last.At.Sub(first.At))
+	if c.Budget <= 0 || took <= 0 {
+		return max(c.restOf, 1)
+	}
+	traffic, whole := 100*float64(last.Traffic-first.Traffic)/took, 100*float64(last.Whole-first.Whole)/took
+	of := func(allowed float64) uint32 {
+		n := uint32(1)
+		for n < maxRestOf && whole/float64(n) > allowed-(other-traffic)-leastForKeys*c.Budget {
+			n *= 2
+		}
+		return n
+	}
+	return min(max(c.restOf, of(c.allowed())), of(denser*c.allowed()))
+}
+
+// forKeys returns what is left for keys of a budget.
+func (c *sampleController) forKeys(budget, other float64) float64 {
+	return max(budget-other, leastForKeys*c.Budget)
 }
 
 // budgetOf returns the CPU time that the budget allows in a period.
@@ -156,10 +220,10 @@ func (c *sampleController) budgetOf(t time.Duration) time.Duration {
 	return time.Duration(c.Budget / 100 * float64(t))
 }
 
-// allowed returns what keys may cost now, in percent of one core: the budget and a part of the
-// savings.
+// allowed returns what watching may cost now, in percent of one core: the budget and a part of
+// the savings.
 func (c *sampleController) allowed() float64 {
-	return c.Budget + 100*float64(c.budgetOf(saving)-c.taken)/float64(spendIn)
+	return min(c.Budget+100*float64(c.budgetOf(saving)-c.taken)/float64(spendIn), burstTimes*c.Budget)
 }
 
 // price returns the cost of a byte of sampled keys in nanoseconds, averaged over span and all

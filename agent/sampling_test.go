@@ -119,8 +119,8 @@ func TestSavingsPayForMoreLater(t *testing.T) {
 			h := newHost(1)
 			h.c.Start = 2
 			h.run(before)
-			// Of 3% half would be too much, and a quarter would leave some.
-			h.jobs["a"] = &job{stepsPerSecond: 50, keysPerStep: 100_000, nanosPerByte: 0.65}
+			// Of 2.2% half would be too much, and a quarter would leave some.
+			h.jobs["a"] = &job{stepsPerSecond: 50, keysPerStep: 100_000, nanosPerByte: 0.45}
 			took := func() float64 {
 				return float64(h.now.KeyNanos)/1e9 + h.jobs["a"].copied*kernelNanosPerByte/1e9
 			}
@@ -234,5 +234,27 @@ func TestStartSparselyUntilKeysWereSeen(t *testing.T) {
 	h.run(2)
 	if d := h.decided.Jobs["b"]; d.OneIn > 4 || d.Window != minWindow {
 		t.Errorf("a slow one: %+v", d)
+	}
+}
+
+// A cost that wavers around the budget exceeds it for minutes: the agent says so once, and not every
+// second.
+func TestOverBudgetDoesNotWaver(t *testing.T) {
+	h := newHost(1)
+	turns, over := 0, false
+	for i := range 600 {
+		h.now.Total += time.Duration(1-2*(i/8%2))*6*time.Millisecond + 12*time.Millisecond // 0.6 or 1.8%, by turns of 8 s
+		h.run(1)
+		if h.decided.Over != over {
+			over = h.decided.Over
+			turns++
+		}
+	}
+	if turns != 1 || !over {
+		t.Errorf("over budget: %v at last, after %d changes", over, turns)
+	}
+	h.run(60)
+	if h.decided.Over {
+		t.Error("over budget after a minute without any cost")
 	}
 }

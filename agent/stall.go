@@ -16,7 +16,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/counts"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 var now = time.Unix(10_000, 0)

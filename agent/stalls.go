@@ -17,8 +17,8 @@ import (
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/observe"
 
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 const (

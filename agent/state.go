@@ -14,9 +14,9 @@ import (
 	"github.com/psidecar/psidecar/agent/observe"
 
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // recently is the period over which rates are computed.
@@ -252,6 +252,25 @@ func during(sums *counts.Locality, r page.Range) counts.View {
 
 // Agent implements page.State.
 func (a *Agent) Agent() page.Agent {
+	out := a.self()
+	if a.opts.Machine != nil {
+		m := a.opts.Machine()
+		out.Machine = &page.Machine{LinkMbit: m.LinkMbit, LinkSource: m.LinkSource, Cores: m.Cores}
+	}
+	out.Proxy = a.opts.WithProxy
+	if a.opts.Adoption != nil {
+		out.Adoption = a.opts.Adoption()
+	}
+	out.Programs = a.programs()
+	out.Sketches = []page.Sketch{}
+	for _, v := range a.observer.Jobs() {
+		out.Sketches = append(out.Sketches, sketch(&v))
+	}
+	return out
+}
+
+// self returns the part of Agent that reports have, which is cheap.
+func (a *Agent) self() page.Agent {
 	// Two locks one after the other, never both: nobody has to know an order.
 	a.cost.mu.Lock()
 	out := page.Agent{
@@ -266,34 +285,21 @@ func (a *Agent) Agent() page.Agent {
 	out.Sampling = a.sampled()
 	planner := a.planner
 	a.mu.Unlock()
-	if a.opts.Machine != nil {
-		m := a.opts.Machine()
-		out.Machine = &page.Machine{LinkMbit: m.LinkMbit, LinkSource: m.LinkSource, Cores: m.Cores}
-	}
 	if planner != nil {
 		out.Planner = planner()
 	}
-	out.Proxy = a.opts.WithProxy
-	if a.opts.Adoption != nil {
-		out.Adoption = a.opts.Adoption()
-	}
-	out.Programs, out.Counters = a.programs(), a.counters()
-	out.Sketches = []page.Sketch{}
-	for _, v := range a.observer.Jobs() {
-		out.Sketches = append(out.Sketches, sketch(&v))
-	}
+	out.Counters = a.counters()
 	return out
 }
 
-// Directs returns the connections on which this host's processes send and which were not
-// redirected to a proxy.
-func (a *Agent) Directs() []observe.Direct { return a.observer.Directs() }
+// Sendings returns the connections on which this host's processes send.
+func (a *Agent) Sendings() []observe.Sending { return a.observer.Sendings() }
 
 // sampled returns the sparsest sampling of all jobs. The caller holds a.mu.
 func (a *Agent) sampled() page.Sampling {
 	s := page.Sampling{
 		OneIn: a.opts.Sampling.OneIn, Window: a.opts.Sampling.Window, Adaptive: a.opts.Sampling.Budget > 0,
-		BudgetPercent: a.opts.Sampling.Budget, CostPercent: a.decided.Percent, OverBudget: a.decided.Over,
+		BudgetPercent: a.opts.Sampling.Budget, CostPercent: a.decided.Percent, OverBudget: a.decided.Over, RestOf: a.decided.RestOf,
 	}
 	if !s.Adaptive || len(a.decided.Jobs) == 0 {
 		return s

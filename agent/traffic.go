@@ -5,9 +5,9 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // home returns the name of the server whose PS-lite range has the key, its home; empty while

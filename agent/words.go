@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // Text describes the stall in words, without its duration.

@@ -19,7 +19,7 @@
 // what was seen, and run the tracker (tracker.h), which follows frames across segments of any
 // size. Records are gathered in a batch (out.h) and written to the ring buffer, one batch a
 // segment. On the Go side, ring.go reads the ring buffer in place and read.go splits batches
-// into records. The formats are in wire.h. proxy/zmtp parses the same language in Go, and a
+// into records. The formats are in wire.h. internal/wire/zmtp parses the same language in Go, and a
 // test compares the two.
 //
 // The object compiled from the C sources by go generate is committed, so building needs no

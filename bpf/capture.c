@@ -79,6 +79,7 @@ always struct stream *new_stream(struct __sk_buff *skb, struct run *r, struct pa
 	s->phase = s->late ? UNSYNCED : GREETING;
 	s->tries = f ? LATE_TRIES : 0;
 	s->next_seq = p->seq;
+	s->rests = r->config.rests;
 	s->busy = 1;
 	if (!s->late) {
 		bpf_skb_load_bytes(skb, p->off, &first_byte, 1);
@@ -106,6 +107,17 @@ always struct stream *new_stream(struct __sk_buff *skb, struct run *r, struct pa
  * tracker steps over them; anywhere else the boundary is lost. */
 always void cross_gap(struct run *r, struct stream *s, __u32 gap)
 {
+	if (by_rest(r, s)) {
+		/* what was seen of the message in progress counts as rested, too */
+		if (s->phase != UNSYNCED && !s->tentative) {
+			s->rested += s->header_have;
+			if (s->frame || (s->kind != COMMAND && s->phase != HEADER))
+				s->rested += s->message_bytes - s->remaining;
+		}
+		s->rested += gap;
+		count(R_RESTED, gap);
+		goto lost;
+	}
 	s->gap_bytes += gap;
 	if (s->phase == BODY && s->kind > META && s->remaining > gap && !s->tentative) {
 		s->remaining -= gap;
@@ -115,6 +127,7 @@ always void cross_gap(struct run *r, struct stream *s, __u32 gap)
 	}
 	count_lost(&r->config, r->key, R_GAP, gap);
 	s->missed += gap;
+lost:
 	if (s->phase == GREETING)
 		s->late = 1;
 	if (s->phase != UNSYNCED && !s->tentative && s->opened)
@@ -141,6 +154,8 @@ always int align(struct run *r, struct stream *s, struct packet *p)
 		len -= old;
 	} else if (delta > 0) {
 		cross_gap(r, s, delta);
+	} else if (s->phase != UNSYNCED && !s->tentative) {
+		s->rests = r->config.rests; /* nothing passed in the rest, if there was one */
 	}
 	s->bytes += len;
 	s->next_seq = p->seq + (p->end - p->off) + (delta < 0 ? -delta : 0);
@@ -208,6 +223,11 @@ always struct run *begin(struct __sk_buff *skb, struct packet *p, struct stream 
 		r->off = p->off;
 		r->end = p->end;
 	}
+	/* what passed in a rest before the end is known by its number */
+	if (p->fin && p->off >= p->end && by_rest(r, s) && (__s32)(p->seq - s->next_seq) > 0) {
+		cross_gap(r, s, p->seq - s->next_seq);
+		s->next_seq = p->seq;
+	}
 	r->missing_from = r->off;
 	r->closing = p->fin;
 	*stream = s;
@@ -233,8 +253,13 @@ apart int finish(struct run *r, struct stream *s)
 		s->tentative = s->frame = s->header_have = s->enveloped = 0;
 	}
 	if ((s->phase == UNSYNCED || s->tentative) && r->end > r->missing_from) {
-		s->missed += r->end - r->missing_from;
-		count_lost(&r->config, r->key, R_UNSYNCED, r->end - r->missing_from);
+		if (by_rest(r, s)) {
+			s->rested += r->end - r->missing_from;
+			count(R_RESTED, r->end - r->missing_from);
+		} else {
+			s->missed += r->end - r->missing_from;
+			count_lost(&r->config, r->key, R_UNSYNCED, r->end - r->missing_from);
+		}
 		if (!s->dialect && s->late && !s->tentative && ++s->tries > LATE_TRIES)
 			leave = R_FOREIGN_UNKNOWN + 1;
 	}
@@ -284,12 +309,42 @@ always int skip_ingress(struct __sk_buff *skb)
 	return c && c->skip_loopback_ingress && skb->ifindex == 1; /* lo is 1 in every namespace */
 }
 
+/* Whether the segment may pass unseen in a rest: the rate of what the socket sends
+ * says so, for both directions, since one may have acks only. The ends of connections may not:
+ * byte 13 of the TCP header has the flags, and headers have no options below it. */
+always int rests(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct config *c = bpf_map_lookup_elem(&settings, &zero);
+	struct rate *own;
+	__u8 flags = 0;
+	__u64 key;
+
+	if (!c || !(c->rests & 1))
+		return 0;
+	if (key_by_address) {
+		struct packet p = {};
+
+		if (parse(skb, &p))
+			return 0;
+		key = address_key(&p);
+	} else {
+		key = bpf_get_socket_cookie(skb) << 1;
+	}
+	own = bpf_map_lookup_elem(&rates, &key);
+	if (!own || !own->may_rest)
+		return 0;
+	return !bpf_skb_load_bytes(skb, skb->protocol == P_IP ? 33 : 53, &flags, 1) && !(flags & 5);
+}
+
 always int watch(struct __sk_buff *skb, __u32 direction)
 {
 	struct packet p = {};
 	struct stream *s;
 	struct run *r;
 
+	if (rests(skb))
+		return PASS;
 	r = begin(skb, &p, &s, direction);
 	if (!r)
 		return PASS;

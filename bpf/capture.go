@@ -112,8 +112,9 @@ type Capture struct {
 	ring    *ring
 	stats   interface{ Close() error } // run time statistics; nil without MeasureCost
 
-	mu       sync.Mutex // guards closed, attached and rated, and keeps the maps open while they are read
+	mu       sync.Mutex // guards the fields below, and keeps the maps open while they are read
 	closed   bool
+	config   captureConfig          // as the programs have it
 	attached map[string][]link.Link // by absolute cgroup path; none is within another
 	rated    map[StreamID]bool      // streams with an entry in the map of rates
 
@@ -232,17 +233,23 @@ func (c *Capture) SetSampling(s Sampling) error {
 	s = s.normal()
 	// The whole struct is written at once; each run of the programs copies it, so a segment is
 	// handled under one configuration.
-	value := captureConfig{
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.config = captureConfig{
+		Rests:  c.config.Rests,
 		Window: s.Window, OneIn: s.OneIn,
-		ValueBytes: s.ValueBytes, ValuesOneIn: s.ValuesOneIn,
-		SampledMetasOnly:    flag(s.SampledMetasOnly),
 		AnswerKeys:          flag(s.AnswerKeys),
 		SkipLoopbackIngress: flag(!c.options.IngressLoopback),
 		IngressMetas:        flag(c.options.Ingress == IngressMetas),
 		WakeBytes:           uint32(c.options.RingBytes / 16), // the reader is woken 16 times a ring; waking costs more than reading
 	}
-	if err := c.objects.settings.Put(uint32(0), value); err != nil {
-		return fmt.Errorf("setting the sampling: %w", err)
+	return c.putConfig()
+}
+
+// putConfig writes the programs' settings. The caller holds c.mu.
+func (c *Capture) putConfig() error {
+	if err := c.objects.settings.Put(uint32(0), c.config); err != nil {
+		return fmt.Errorf("writing the programs' settings: %w", err)
 	}
 	return nil
 }

@@ -17,15 +17,12 @@ type captureConfig struct {
 	_                   structs.HostLayout
 	Window              uint32
 	OneIn               uint32
-	ValueBytes          uint32
-	ValuesOneIn         uint32
-	SampledMetasOnly    uint8
 	AnswerKeys          uint8
 	SkipLoopbackIngress uint8
 	IngressMetas        uint8
-	Pad                 [4]uint8
+	Pad                 uint8
 	WakeBytes           uint32
-	Pad2                uint32
+	Rests               uint32
 }
 
 type captureCount struct {
@@ -43,9 +40,10 @@ type captureForeign struct {
 }
 
 type captureRate struct {
-	_      structs.HostLayout
-	Window uint32
-	Shift  uint32
+	_       structs.HostLayout
+	Window  uint32
+	Shift   uint32
+	MayRest uint32
 }
 
 type captureRun struct {
@@ -76,7 +74,7 @@ type captureRun struct {
 	Dialect      uint8
 	Closing      uint8
 	Bytes        [1024]uint8
-	_            [7]byte
+	_            [3]byte
 	Fresh        captureStream
 	Out          [25088]uint8
 }
@@ -93,6 +91,7 @@ type captureStream struct {
 	GapBytes      uint64
 	LostBatches   uint64
 	Sampled       uint64
+	Rested        uint64
 	Phase         uint8
 	Dialect       uint8
 	Late          uint8
@@ -127,7 +126,7 @@ type captureStream struct {
 	Enveloped    uint8
 	SampledNow   uint8
 	BufHave      uint32
-	ValueLeft    uint32
+	Rests        uint32
 	Header       [16]uint8
 	Buf          [512]uint8
 }

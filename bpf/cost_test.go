@@ -9,6 +9,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // BenchmarkCost measures by the kernel's own statistics what the programs take
@@ -32,7 +33,7 @@ func BenchmarkCost(b *testing.B) {
 	}{
 		{"answers of 22 bytes", tiny, 400_000, Sampling{}},
 		{"pushes of one key", pushes, 200_000, Sampling{}},
-		{"pushes of one key, 1 in 100", pushes, 200_000, Sampling{OneIn: 100, SampledMetasOnly: true}},
+		{"pushes of one key, 1 in 100", pushes, 200_000, Sampling{OneIn: 100}},
 		{"pushes of 1 MiB", large, 64, Sampling{}},
 		{"foreign", foreign, 0, Sampling{}},
 	} {
@@ -40,9 +41,7 @@ func BenchmarkCost(b *testing.B) {
 			n := hoststest.New(b, hosts.Config{Hosts: 1})
 			h := n.Host(0)
 			c := openTest(b, Options{MeasureCost: true, Sampling: tc.sampling})
-			if err := c.Attach(h.Cgroup()); err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, c.Attach(h.Cgroup()))
 			counter := countKeys(c)
 			for b.Loop() {
 				x := startTransfer(b, h, h, h.IPv4.String(), 1<<20)
@@ -56,9 +55,7 @@ func BenchmarkCost(b *testing.B) {
 			n := hoststest.New(b, hosts.Config{Hosts: 1})
 			h := n.Host(0)
 			c := openTest(b, Options{MeasureCost: true, Sampling: tc.sampling, Ingress: IngressMetas, IngressLoopback: true})
-			if err := c.Attach(h.Cgroup()); err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, c.Attach(h.Cgroup()))
 			counter := countKeys(c)
 			for b.Loop() {
 				sendTo(b, h, tc.stream)
@@ -76,40 +73,24 @@ func (m *streamMaker) answer() []byte {
 
 // sendTo sends the stream to a process of the host.
 func sendTo(b *testing.B, h *hosts.Host, stream []byte) {
-	l, err := h.Listen(b.Context(), "tcp", net.JoinHostPort(h.IPv4.String(), "0"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := require.Value(h.Listen(b.Context(), "tcp", net.JoinHostPort(h.IPv4.String(), "0")))(b)
 	defer l.Close()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), receiverVariable+"="+l.Addr().String())
-	process, err := h.Start(cmd)
-	if err != nil {
-		b.Fatal(err)
-	}
+	process := require.Value(h.Start(cmd))(b)
 	conn, err := l.Accept()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	for len(stream) > 0 && err == nil {
 		n := min(len(stream), 1<<20)
 		_, err = conn.Write(stream[:n])
 		stream = stream[n:]
 	}
-	if err := errors.Join(err, conn.Close(), process.Wait(b.Context())); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, errors.Join(err, conn.Close(), process.Wait(b.Context())))
 }
 
 func reportCost(b *testing.B, c *Capture, d Direction, messages int) {
-	stats, err := c.ProgramStats()
-	if err != nil {
-		b.Fatal(err)
-	}
-	counts, err := c.Counts()
-	if err != nil {
-		b.Fatal(err)
-	}
+	stats := require.Value(c.ProgramStats())(b)
+	counts := require.Value(c.Counts())(b)
 	ns := float64(stats[d].RunTime.Nanoseconds())
 	segments := float64(counts[ReasonSegments].Events)
 	b.ReportMetric(0, "ns/op")
@@ -121,30 +102,4 @@ func reportCost(b *testing.B, c *Capture, d Direction, messages int) {
 	}
 	b.ReportMetric(float64(counts.Lost().Events), "lost")
 	b.ReportMetric(float64(counts[ReasonUntimed].Events), "untimed")
-}
-
-// BenchmarkUnpack measures the reader: one batch of 100 metas.
-func BenchmarkUnpack(b *testing.B) {
-	c := &Capture{batches: map[StreamID]uint32{}}
-	batch := make([]byte, batchSize)
-	for range 100 {
-		r := make([]byte, recordSize+24)
-		r[0], r[1] = byte(KindMeta), byte(EndsFrame|EndsMessage)
-		native.PutUint16(r[4:], 24)
-		batch = append(batch, r...)
-	}
-	native.PutUint32(batch[28:], uint32(len(batch)))
-	records := 0
-	each := func(*Record) { records++ }
-	b.ReportAllocs()
-	b.SetBytes(int64(len(batch)))
-	for i := range b.N {
-		native.PutUint32(batch[24:], uint32(i))
-		if err := c.unpack(batch, each); err != nil {
-			b.Fatal(err)
-		}
-	}
-	if records != 100*b.N {
-		b.Fatal(records)
-	}
 }

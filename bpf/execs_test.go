@@ -15,16 +15,11 @@ func TestProcessesAreTold(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
 	program := require.Program(t, "true")
-	w, err := OpenExecWatch()
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(OpenExecWatch())(t)
 	want := map[int]bool{}
 	for range 20 {
 		cmd := exec.Command(program)
-		if err := cmd.Run(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, cmd.Run())
 		want[cmd.Process.Pid] = true
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -52,9 +47,7 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
 	w, err := OpenExecWatch()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for range 5 {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		for err == nil {

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/test/require"
 )
 

@@ -146,7 +146,7 @@ func ReadFacts(path string) (Facts, error) {
 	var facts Facts
 	// Both are tried, since either text is valid JSON for the other, with nothing in it.
 	if err := errors.Join(json.Unmarshal(text, &report), json.Unmarshal(text, &facts)); err != nil {
-		return Facts{}, fmt.Errorf("recorded facts %s: %w", path, err)
+		return Facts{}, fmt.Errorf("recorded facts %s: not what psidecar doctor --json writes", path)
 	}
 	if report.Facts != nil {
 		facts = *report.Facts

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -25,9 +24,7 @@ func TestRingFullCostsTheJobNothing(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: 1})
 	h := n.Host(0)
 	c := openTest(t, Options{RingBytes: minRingBytes})
-	if err := c.Attach(h.Cgroup()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Attach(h.Cgroup()))
 	stream := newStreamMaker(17).job(20_000, 4)
 	x := startTransfer(t, h, h, h.IPv4.String(), 8192)
 	x.send(stream)
@@ -36,10 +33,7 @@ func TestRingFullCostsTheJobNothing(t *testing.T) {
 		t.Fatalf("%d of %d bytes arrived", x.received, len(stream))
 	}
 
-	counts, err := c.Counts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	counts := require.Value(c.Counts())(t)
 	streams, err := c.Streams()
 	if err != nil || len(streams) != 1 {
 		t.Fatalf("%d streams, %v", len(streams), err)
@@ -90,9 +84,7 @@ func TestLateInFullFlow(t *testing.T) {
 			x.finish()
 			got, totals := w.stop()
 			want, _, _, err := readStream(stream, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			t.Logf("%d of %d messages told, %d of %d bytes missed", len(got.messages), len(want), totals.Missed, totals.Bytes)
 			if len(got.messages) < len(want)/3 || !totals.Late || !totals.Synced {
 				t.Errorf("%d messages of %d told; %+v", len(got.messages), len(want), totals)
@@ -108,16 +100,10 @@ func TestLateInFullFlow(t *testing.T) {
 // attachedPrograms are what the kernel says is attached to a cgroup.
 func attachedPrograms(t *testing.T, cgroup string) (n int) {
 	t.Helper()
-	dir, err := os.Open(cgroup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := require.Value(os.Open(cgroup))(t)
 	defer dir.Close()
 	for _, hook := range []ebpf.AttachType{ebpf.AttachCGroupInetEgress, ebpf.AttachCGroupInetIngress} {
-		result, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: hook})
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := require.Value(link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: hook}))(t)
 		n += len(result.Programs)
 	}
 	return n
@@ -129,18 +115,10 @@ func TestKilledLeavesNothing(t *testing.T) {
 	cgroup := makeCgroup(t)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), attacherVariable+"="+cgroup)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	stdin := require.Value(cmd.StdinPipe())(t)
 	defer stdin.Close()
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdout := require.Value(cmd.StdoutPipe())(t)
+	require.NoError(t, cmd.Start())
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil || line != "attached\n" {
 		t.Fatalf("%q, %v", line, err)
@@ -148,27 +126,17 @@ func TestKilledLeavesNothing(t *testing.T) {
 	if n := attachedPrograms(t, cgroup); n != 2 {
 		t.Errorf("%d programs attached, want 2", n)
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Process.Kill())
 	if err := cmd.Wait(); err == nil {
 		t.Error("the process ended by itself")
 	}
-	// The kernel frees links after the process; wait for it as long as it takes.
-	for attachedPrograms(t, cgroup) > 0 {
-		if t.Context().Err() != nil {
-			t.Fatal("still attached")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	// The kernel frees links after the process.
+	require.Eventually(t, "no program is attached", func() bool { return attachedPrograms(t, cgroup) == 0 })
 }
 
 func makeCgroup(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(require.CgroupV2(t), "psd-bpf-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := require.Value(os.MkdirTemp(require.CgroupV2(t), "psd-bpf-"))(t)
 	t.Cleanup(func() {
 		if err := os.Remove(dir); err != nil {
 			t.Error(err)
@@ -181,13 +149,9 @@ func TestAttach(t *testing.T) {
 	c := openTest(t, Options{})
 	cgroup := makeCgroup(t)
 	below := filepath.Join(cgroup, "below")
-	if err := os.Mkdir(below, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(below, 0o755))
 	defer os.Remove(below)
-	if err := c.Attach(cgroup); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Attach(cgroup))
 	for path, want := range map[string]string{
 		cgroup:               "already watched",
 		below:                "counted twice",

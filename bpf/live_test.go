@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // job returns a stream of n messages whose values have that many bytes.
@@ -55,9 +56,7 @@ type watched struct {
 func watchCgroup(t *testing.T, cgroup string, o Options) *watched {
 	t.Helper()
 	w := &watched{Capture: openTest(t, o), t: t, seen: map[StreamID]*transcript{}}
-	if err := w.Attach(cgroup); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Attach(cgroup))
 	w.read()
 	return w
 }
@@ -91,10 +90,7 @@ func (w *watched) stop() (*transcript, Stream) {
 	if err := w.group.Wait(); !errors.Is(err, context.Canceled) {
 		w.t.Fatalf("reading: %v", err)
 	}
-	streams, err := w.Streams()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	streams := require.Value(w.Streams())(w.t)
 	if len(streams) != 1 || len(w.seen) != 1 {
 		w.t.Fatalf("%d streams, %d transcripts; want one: %+v", len(streams), len(w.seen), streams)
 	}
@@ -116,9 +112,7 @@ type transfer struct {
 func startTransfer(t testing.TB, from, to *hosts.Host, address string, size int) *transfer {
 	t.Helper()
 	l, err := to.Listen(t.Context(), "tcp", net.JoinHostPort(address, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	x := &transfer{t: t, errors: new(bytes.Buffer)}
 	x.group.Go(func() error {
 		defer l.Close()
@@ -133,9 +127,8 @@ func startTransfer(t testing.TB, from, to *hosts.Host, address string, size int)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d", senderVariable, l.Addr(), size))
 	cmd.Stderr = x.errors
-	if x.WriteCloser, err = cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	x.WriteCloser, err = cmd.StdinPipe()
+	require.NoError(t, err)
 	if x.process, err = from.Start(cmd); err != nil {
 		l.Close()
 		t.Fatal(err)
@@ -172,7 +165,7 @@ func TestLiveProcessesAreToldExactly(t *testing.T) {
 		write      int
 		ipv6       bool
 		loopback   bool
-		faults     hosts.Faults
+		faults     hoststest.Faults
 		bigSegment bool
 	}{
 		{name: "IPv4", stream: small, write: 8192},
@@ -180,7 +173,7 @@ func TestLiveProcessesAreToldExactly(t *testing.T) {
 		{name: "one byte a segment", stream: m.job(40, 4), write: 1},
 		{name: "loopback, small messages in large segments", stream: small, write: 1 << 20, loopback: true, bigSegment: true},
 		{name: "loopback, large messages", stream: large, write: 1 << 20, loopback: true, bigSegment: true},
-		{name: "lossy link", stream: small[:len(small)/4], write: 8192, faults: hosts.Faults{Drop: 0.02, Duplicate: 0.02, Seed: 1}},
+		{name: "lossy link", stream: small[:len(small)/4], write: 8192, faults: hoststest.Faults{Drop: 0.02, Duplicate: 0.02, Seed: 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := hoststest.New(t, hosts.Config{Hosts: 2})
@@ -188,9 +181,7 @@ func TestLiveProcessesAreToldExactly(t *testing.T) {
 			if tc.loopback {
 				to = from
 			}
-			if err := from.SetFaults(tc.faults); err != nil {
-				t.Fatal(err)
-			}
+			hoststest.Inject(t, from, tc.faults)
 			address := to.IPv4.String()
 			if tc.ipv6 {
 				address = to.IPv6.String()
@@ -217,10 +208,7 @@ func TestLiveProcessesAreToldExactly(t *testing.T) {
 			if tc.faults.Drop > 0 && totals.Retransmitted == 0 {
 				t.Error("nothing was retransmitted")
 			}
-			counts, err := w.Counts()
-			if err != nil {
-				t.Fatal(err)
-			}
+			counts := require.Value(w.Counts())(t)
 			if lost := counts.Lost(); lost.Events != 0 {
 				t.Errorf("lost: %v", counts)
 			}

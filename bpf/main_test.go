@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // The test binary is also the process that tests watch: with one of these
@@ -65,7 +65,7 @@ func send(task string) error {
 		if err != nil {
 			return err
 		}
-		if err := hosts.WriteSegments(tcp, all, size); err != nil {
+		if err := hoststest.WriteSegments(tcp, all, size); err != nil {
 			return err
 		}
 	} else if _, err := io.CopyBuffer(struct{ io.Writer }{tcp}, struct{ io.Reader }{os.Stdin}, make([]byte, size)); err != nil {

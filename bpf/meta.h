@@ -185,7 +185,7 @@ apart int taken(__u32 window, __u32 n)
 	return n <= 1 || window_hash(window) % n == 0;
 }
 
-enum { WANT_KEYS = 1, WANT_VALUES = 2, WANT_LENS = 4 }; /* 1 << frame - 1 */
+enum { WANT_KEYS = 1, WANT_LENS = 4 }; /* 1 << frame - 1 */
 
 enum { META_ALONE = 2 }; /* of want_meta: no END is written */
 
@@ -198,7 +198,7 @@ always void choose(struct run *r, struct stream *s)
 
 	s->want = s->sampled_now = 0;
 	s->want_meta = 1;
-	if (!r->data || !size || !c->values_one_in)
+	if (!r->data || !size)
 		return;
 	if (timing(c, r->key)) {
 		s->want_meta = META_ALONE;
@@ -214,20 +214,11 @@ always void choose(struct run *r, struct stream *s)
 		by = 2 + (own->shift & 31);
 	}
 	window = r->timestamp / size;
-	if (!taken(window, one_in)) {
-		if (c->sampled_metas_only)
-			s->want_meta = 0;
-		return;
-	}
-	if (s->want_meta == META_ALONE)
+	if (!taken(window, one_in) || s->want_meta == META_ALONE)
 		return;
 	s->sampled_now = by;
 	s->sampled++;
 	s->want = WANT_LENS;
 	if (r->request || c->answer_keys)
 		s->want |= WANT_KEYS;
-	if (r->request && r->push && c->value_bytes && window_hash(~window) % c->values_one_in == 0) {
-		s->want |= WANT_VALUES;
-		s->value_left = c->value_bytes;
-	}
 }

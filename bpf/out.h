@@ -137,6 +137,6 @@ always void put_end(struct run *r, struct stream *s, __u8 flags)
 
 always void put_event(struct run *r, struct stream *s, __u8 kind, __u64 length)
 {
-	put(r, s, kind, 0, 0, 0, length);
+	put(r, s, kind, 0, 0, s->rested, length);
 	finish_record(r, s, 0);
 }

@@ -16,10 +16,7 @@ import (
 // recorded returns a real host's facts, changed as a test wants them.
 func recorded(t *testing.T, change func(*Facts)) Facts {
 	t.Helper()
-	f, err := ReadFacts("testdata/linux-6.18.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(ReadFacts("testdata/linux-6.18.json"))(t)
 	f.Features = maps.Clone(f.Features)
 	change(&f)
 	return f
@@ -111,10 +108,7 @@ func TestCapabilityOfTheAdministratorIsEnough(t *testing.T) {
 
 func TestGather(t *testing.T) {
 	require.BPF(t)
-	facts, err := GatherFacts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	facts := require.Value(GatherFacts())(t)
 	if facts.Kernel == "" || facts.Capabilities == 0 || len(facts.Features) != len(kernelFeatures()) {
 		t.Errorf("facts %+v", facts)
 	}
@@ -141,9 +135,7 @@ func TestBadRecordedFacts(t *testing.T) {
 	for name, text := range map[string]string{"no JSON": "kernel: 6", "nothing in it": "{}"} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "facts.json")
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 			if _, err := ReadFacts(path); err == nil || !strings.Contains(err.Error(), path) {
 				t.Errorf("error %v", err)
 			}

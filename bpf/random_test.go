@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/test/require"
 )
 

@@ -31,6 +31,9 @@ func NewStreamID(cookie uint64, d Direction) StreamID { return StreamID(cookie<<
 // Cookie is the kernel's socket cookie.
 func (s StreamID) Cookie() uint64 { return uint64(s) >> 1 }
 
+// Egress returns the stream that the same socket sends.
+func (s StreamID) Egress() StreamID { return s &^ 1 }
+
 // Direction of the stream.
 func (s StreamID) Direction() Direction { return Direction(s & 1) }
 
@@ -52,9 +55,6 @@ const (
 	// KindKeys: a chunk of the key frame of a sampled request. Chunks are consecutive, but may
 	// begin and end inside a key.
 	KindKeys Kind = 4
-	// KindValues: the first bytes of a value frame of a sampled push, where
-	// [Sampling.ValueBytes] asks for them.
-	KindValues Kind = 5
 	// KindLens: a chunk of the lens frame of a sampled message.
 	KindLens Kind = 6
 	// KindEnd: a message of more than one frame is complete;
@@ -63,6 +63,7 @@ const (
 	// EndsMessage).
 	KindEnd Kind = 7
 	// KindUnsynced: the frame boundary was lost. Nothing more comes of the message in progress.
+	// Offset is the number of bytes that have passed in rests so far, as with KindSynced.
 	KindUnsynced Kind = 8
 	// KindSynced: the boundary was found again, or first. Length is the
 	// number of bytes missed until here, over the stream's whole life.
@@ -111,7 +112,7 @@ const (
 	// Unparsed: the meta frame is of no dialect that the kernel knows. The message counts as
 	// not sampled.
 	Unparsed
-	// Truncated: the rest of the frame is not copied.
+	// Truncated: the rest of the command is not copied.
 	Truncated
 )
 

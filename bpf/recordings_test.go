@@ -120,24 +120,16 @@ func (f *feeder) replay(t *testing.T, fl *flow, size int) *transcript {
 
 func readFlows(t *testing.T, path string) map[gopacket.Flow]*flow {
 	t.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := require.Value(os.Open(path))(t)
 	defer file.Close()
-	packets, err := pcapgo.NewNgReader(file, pcapgo.DefaultNgReaderOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets := require.Value(pcapgo.NewNgReader(file, pcapgo.DefaultNgReaderOptions))(t)
 	flows := map[gopacket.Flow]*flow{}
 	for {
 		data, _, err := packets.ReadPacketData()
 		if errors.Is(err, io.EOF) {
 			return flows
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		packet := gopacket.NewPacket(data, packets.LinkType(), gopacket.NoCopy)
 		tcp, ok := packet.Layer(layers.LayerTypeTCP).(*layers.TCP)
 		if !ok {

@@ -18,9 +18,7 @@ func TestLateStreams(t *testing.T) {
 	for i := range streams {
 		stream := m.longStream()
 		want, _, _, err := readStream(stream, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		cut := onlyNew(m.cut(uint32(i+1), stream))
 		first := 1 + m.IntN(len(cut)-1)
 		seen := 0
@@ -97,10 +95,7 @@ func (m *streamMaker) longStream() []byte {
 // those of very short segments, in which no whole message stands.
 func (f *feeder) totals(t *testing.T, id StreamID) (Stream, bool) {
 	t.Helper()
-	streams, err := f.c.Streams()
-	if err != nil {
-		t.Fatal(err)
-	}
+	streams := require.Value(f.c.Streams())(t)
 	for _, s := range streams {
 		if s.ID == id {
 			return s, true
@@ -121,9 +116,7 @@ func TestLostSegments(t *testing.T) {
 	for i := range streams {
 		stream := m.longStream()
 		want, _, _, err := readStream(stream, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		cut := m.cut(uint32(i+1), stream)
 		lost := 1 + m.IntN(len(cut)-1)
 		for j, s := range cut {

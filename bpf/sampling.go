@@ -20,16 +20,9 @@ type Sampling struct {
 	// exactly one of each OneIn consecutive windows is sampled, at random; and of two such
 	// rates, the denser one includes every window of the sparser one.
 	OneIn uint32
-	// SampledMetasOnly leaves out the meta frames of requests and answers in
-	// windows that are not sampled. Control messages are always copied.
-	SampledMetasOnly bool
 	// AnswerKeys copies the key frames of pull answers too. They repeat those of the request,
 	// so it is useful only where requests are not seen.
 	AnswerKeys bool
-	// ValueBytes copies the first bytes of the value frames of pushes, at most so many, in one
-	// of ValuesOneIn (0 and 1: all) sampled windows. 0 copies no values.
-	ValueBytes  uint32
-	ValuesOneIn uint32
 }
 
 const defaultWindow = 16
@@ -39,13 +32,6 @@ const defaultWindow = 16
 func (s Sampling) Includes(timestamp int32) bool {
 	s = s.normal()
 	return taken(uint32(timestamp)/s.Window, s.OneIn)
-}
-
-// IncludesValues reports whether the values of pushes with a timestamp are copied. The hash is
-// that of the complement, so that the choice is independent of Includes.
-func (s Sampling) IncludesValues(timestamp int32) bool {
-	s = s.normal()
-	return s.ValueBytes > 0 && s.Includes(timestamp) && windowHash(^(uint32(timestamp)/s.Window))%s.ValuesOneIn == 0
 }
 
 func (s Sampling) String() string {
@@ -59,7 +45,6 @@ func (s Sampling) normal() Sampling {
 		s.Window = defaultWindow
 	}
 	s.OneIn = max(s.OneIn, 1)
-	s.ValuesOneIn = max(s.ValuesOneIn, 1)
 	return s
 }
 
@@ -86,9 +71,11 @@ func windowHash(window uint32) uint32 {
 }
 
 // SetRate samples the messages of one stream at a rate of its own instead of the one set for
-// all: one in oneIn windows, which must be a power of two, of window timestamps each. It stays
-// in effect until ResetRate, or until Streams reports the stream as gone.
-func (c *Capture) SetRate(id StreamID, window, oneIn uint32) error {
+// all: one in oneIn windows, which must be a power of two, of window timestamps each. The stream
+// and the opposite one of its socket are not looked at during a [Capture.Rest] if it is egress
+// and mayRest. It stays in effect until ResetRate, or until Streams reports the stream, or the
+// opposite one, as gone.
+func (c *Capture) SetRate(id StreamID, window, oneIn uint32, mayRest bool) error {
 	if window == 0 || bits.OnesCount32(oneIn) != 1 {
 		return fmt.Errorf("sampling one in %d windows of %d timestamps of stream %s: want a power of two, and a window", oneIn, window, id)
 	}
@@ -97,7 +84,7 @@ func (c *Capture) SetRate(id StreamID, window, oneIn uint32) error {
 	if c.closed {
 		return nil // nothing is copied any more
 	}
-	rate := captureRate{Window: window, Shift: uint32(bits.TrailingZeros32(oneIn))}
+	rate := captureRate{Window: window, Shift: uint32(bits.TrailingZeros32(oneIn)), MayRest: uint32(flag(mayRest))}
 	if err := c.objects.rates.Put(uint64(id), rate); err != nil {
 		return fmt.Errorf("setting the sampling of stream %s: %w", id, err)
 	}
@@ -136,4 +123,19 @@ func (c *Capture) resetRates(known func(StreamID) bool) error {
 		}
 	}
 	return nil
+}
+
+// Rest begins a rest, or ends it: meanwhile the programs let the segments of streams that may
+// rest pass without looking at them. Afterwards the first segment of each stream that lost its
+// frame boundary by that tells the bytes that have passed, in the offset of [KindUnsynced] and
+// [KindSynced]; they are neither missed nor gaps. Connections that begin or end in a rest are
+// seen all the same.
+func (c *Capture) Rest(rests bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || rests == (c.config.Rests&1 == 1) {
+		return nil
+	}
+	c.config.Rests++
+	return c.putConfig()
 }

@@ -15,32 +15,24 @@ func TestSamplingIsTheSameInKernelAndGo(t *testing.T) {
 	m := newStreamMaker(3)
 	for i, s := range []Sampling{
 		{},
-		{Window: 1, OneIn: 1, SampledMetasOnly: true},
+		{Window: 1, OneIn: 1},
 		{Window: 4, OneIn: 3},
-		{Window: 16, OneIn: 100, SampledMetasOnly: true},
+		{Window: 16, OneIn: 100},
 		{Window: 7, OneIn: 2, AnswerKeys: true},
-		{OneIn: 2, ValueBytes: 40, ValuesOneIn: 3},
-		{ValueBytes: 4},
 		{Window: 1 << 31, OneIn: 1 << 31},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			if err := f.c.SetSampling(s); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, f.c.SetSampling(s))
 			stream := m.job(0, 0)
 			var asked []asked
 			for range 300 {
 				asked = append(asked, m.request(&stream, s))
 			}
-			values := map[uint64]int{}
 			got := &transcript{}
 			for j, seg := range m.cut(uint32(i+1), stream) {
 				f.send(t, seg)
 				f.c.ring.drain(func(batch []byte) {
 					if err := f.c.unpack(batch, func(r *Record) {
-						if r.Kind == KindValues {
-							values[r.Message] += len(r.Data)
-						}
 						got.add(r)
 					}); err != nil {
 						t.Fatal(j, err)
@@ -53,8 +45,8 @@ func TestSamplingIsTheSameInKernelAndGo(t *testing.T) {
 			}
 			for j, want := range asked {
 				k, ok := told[uint64(j)]
-				if ok != want.meta || (len(k.keys) > 0) != want.keys || values[uint64(j)] != want.values {
-					t.Fatalf("message %d, %+v: told %v, %d bytes of keys, %d of values", j, want, ok, len(k.keys), values[uint64(j)])
+				if !ok || (len(k.keys) > 0) != want.keys {
+					t.Fatalf("message %d, %+v: told %v, %d bytes of keys", j, want, ok, len(k.keys))
 				}
 			}
 		})
@@ -65,8 +57,7 @@ func TestSamplingIsTheSameInKernelAndGo(t *testing.T) {
 type asked struct {
 	timestamp     int32
 	request, push bool
-	meta, keys    bool
-	values        int
+	keys          bool
 }
 
 // request appends a message with keys and values and says what must be copied
@@ -81,16 +72,11 @@ func (m *streamMaker) request(b *[]byte, s Sampling) asked {
 		}
 		meta = append(meta, byte(v)|0x80)
 	}
-	valueBytes := 4 * m.IntN(100)
 	*b = m.frame(*b, meta, true)
 	*b = m.frame(*b, m.bytes(8+8*m.IntN(50)), true)
-	*b = m.frame(*b, m.bytes(valueBytes), false)
+	*b = m.frame(*b, m.bytes(4*m.IntN(100)), false)
 	sampled := s.Includes(a.timestamp)
-	a.meta = sampled || !s.SampledMetasOnly
 	a.keys = sampled && (a.request || s.AnswerKeys)
-	if a.request && a.push && s.IncludesValues(a.timestamp) {
-		a.values = min(valueBytes, int(s.ValueBytes))
-	}
 	return a
 }
 
@@ -147,9 +133,7 @@ func TestSamplingLeavesNoGap(t *testing.T) {
 func TestRateOfAStream(t *testing.T) {
 	require.BPF(t)
 	f := newFeeder(t, Options{})
-	if err := f.c.SetSampling(Sampling{OneIn: 2}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.c.SetSampling(Sampling{OneIn: 2}))
 	m := newStreamMaker(5)
 	for i, own := range []Sampling{{Window: 4, OneIn: 8}, {}, {Window: 1, OneIn: 1}} {
 		stream, number := m.job(0, 0), uint32(i+1)
@@ -163,9 +147,7 @@ func TestRateOfAStream(t *testing.T) {
 		}
 		segments := m.cut(number, stream)
 		if own.Window > 0 {
-			if err := f.c.SetRate(segments[0].id(), own.Window, own.OneIn); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, f.c.SetRate(segments[0].id(), own.Window, own.OneIn, false))
 		}
 		got := &transcript{}
 		for _, seg := range segments {
@@ -198,15 +180,13 @@ func TestRateOfAStream(t *testing.T) {
 		func() error { return f.c.ResetRate(id) },
 		func() error { return f.c.resetRates(func(StreamID) bool { return false }) },
 	} {
-		if err := reset(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, reset())
 	}
 	var key, value = uint64(0), captureRate{}
 	if f.c.objects.rates.Iterate().Next(&key, &value) || len(f.c.rated) > 0 {
 		t.Errorf("rates are left: %d %+v, %v", key, value, f.c.rated)
 	}
-	if err := f.c.SetRate(id, 4, 3); err == nil {
+	if err := f.c.SetRate(id, 4, 3, false); err == nil {
 		t.Error("one in 3 is no power of two")
 	}
 }

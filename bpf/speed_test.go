@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -93,39 +91,6 @@ func (k *keyCounter) stop(t testing.TB) uint64 {
 	return k.bytes / 8
 }
 
-// TestFullSpeed: of all keys that the C++ peer pushes and pulls at full speed
-// over loopback, none is lost. PSIDECAR_SPEED_KEYS=10000000 for more of them.
-func TestFullSpeed(t *testing.T) {
-	keys := 1_000_000
-	if text := os.Getenv("PSIDECAR_SPEED_KEYS"); text != "" {
-		var err error
-		if keys, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("PSIDECAR_SPEED_KEYS: %v", err)
-		}
-	}
-	j := newSpeedJob(t, keys, 3)
-	c := openTest(t, Options{})
-	if err := c.Attach(j.host.Cgroup()); err != nil {
-		t.Fatal(err)
-	}
-	counter := countKeys(c)
-	said := j.run(t)
-	seen := counter.stop(t)
-	counts, err := c.Counts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := uint64(said.Keys * (said.Pushes + said.Pulls))
-	t.Logf("%d keys in %d pushes (%.3v s) and %d pulls (%.3v s); %d bytes copied",
-		said.Keys, said.Pushes, said.PushSeconds, said.Pulls, said.PullSeconds, counts[ReasonCopied].Bytes)
-	if seen != want || want < uint64(2*keys) {
-		t.Errorf("%d keys seen, want %d", seen, want)
-	}
-	if lost := counts.Lost(); lost.Events != 0 {
-		t.Errorf("lost: %v", counts)
-	}
-}
-
 // TestBothDirections: where ingress is watched too, the receiver's side sees
 // the same keys once more. Segments of one stream can arrive on two cores at
 // once, or out of order; what is missed then is counted, and the job runs again.
@@ -145,16 +110,11 @@ func TestBothDirections(t *testing.T) {
 func watchBothDirections(t *testing.T) bool {
 	j := newSpeedJob(t, 50_000, 2)
 	c := openTest(t, Options{Ingress: IngressAll, IngressLoopback: true})
-	if err := c.Attach(j.host.Cgroup()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Attach(j.host.Cgroup()))
 	counter := countKeys(c)
 	said := j.run(t)
 	seen, want := counter.stop(t), uint64(2*said.Keys*(said.Pushes+said.Pulls))
-	counts, err := c.Counts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	counts := require.Value(c.Counts())(t)
 	if counts.Lost().Events+counts[ReasonSteppedGap].Events > 0 {
 		t.Logf("%d keys seen of %d: %v", seen, want, counts)
 		return false
@@ -162,10 +122,7 @@ func watchBothDirections(t *testing.T) bool {
 	if seen != want {
 		t.Errorf("%d keys seen, want %d: %v", seen, want, counts)
 	}
-	streams, err := c.Streams()
-	if err != nil {
-		t.Fatal(err)
-	}
+	streams := require.Value(c.Streams())(t)
 	var bytes, messages [2]uint64
 	for _, s := range streams {
 		bytes[s.ID.Direction()] += s.Bytes
@@ -175,62 +132,4 @@ func watchBothDirections(t *testing.T) bool {
 		t.Errorf("bytes and messages sent and received: %v, %v", bytes, messages)
 	}
 	return true
-}
-
-// BenchmarkFullSpeed compares the job's time with the capture and without, in
-// pairs; the ratio's median is the figure.
-func BenchmarkFullSpeed(b *testing.B) {
-	for _, tc := range []struct {
-		name     string
-		sampling Sampling
-	}{{"everything", Sampling{}}, {"one in 100", Sampling{OneIn: 100}}} {
-		b.Run(tc.name, func(b *testing.B) {
-			j := newSpeedJob(b, 10_000_000, 3)
-			c := openTest(b, Options{Sampling: tc.sampling})
-			var ratios []float64
-			for i := range b.N {
-				var with, without float64
-				if i%2 == 0 { // in turns, so that a drift of the machine's speed cancels out
-					without = seconds(j.run(b))
-				}
-				with = j.watched(b, c)
-				if i%2 == 1 {
-					without = seconds(j.run(b))
-				}
-				ratios = append(ratios, with/without)
-			}
-			counts, err := c.Counts()
-			if err != nil {
-				b.Fatal(err)
-			}
-			slices.Sort(ratios)
-			b.ReportMetric(ratios[len(ratios)/2], "with/without")
-			for r, n := range counts {
-				if Reason(r).Class() == ClassLost && n.Events > 0 {
-					b.ReportMetric(float64(n.Events), Reason(r).String())
-				}
-			}
-		})
-	}
-}
-
-// watched runs the job with the capture attached and read.
-func (j speedJob) watched(b *testing.B, c *Capture) float64 {
-	if err := c.Attach(j.host.Cgroup()); err != nil {
-		b.Fatal(err)
-	}
-	counter := countKeys(c)
-	took := seconds(j.run(b))
-	counter.stop(b)
-	if err := c.Detach(j.host.Cgroup()); err != nil {
-		b.Fatal(err)
-	}
-	return took
-}
-
-func seconds(w hoststest.PeerWorker) (sum float64) {
-	for _, s := range append(w.PushSeconds, w.PullSeconds...) {
-		sum += s
-	}
-	return sum
 }

@@ -24,6 +24,8 @@ type Stream struct {
 	// Missed are the bytes that passed while the frame boundary was unknown, Gaps those that
 	// the program never saw.
 	Missed, Gaps uint64
+	// Rested are the bytes that passed in rests, and until the boundary was found again.
+	Rested uint64
 	// LostBatches is the number of batches that did not fit into the ring buffer.
 	LostBatches uint64
 	// Late: older than the capture. PSLite: a message was recognized. Synced: the tracker knows
@@ -49,23 +51,15 @@ type quietStream struct {
 
 // Streams returns all streams that are not known to be foreign, and forgets those that are
 // over, which it reports once more as Gone. Call it every few seconds, or the kernel's table
-// fills up. It reads the whole table, with two system calls for each stream.
+// fills up. It reads the whole table, tableBatch streams for each system call.
 func (c *Capture) Streams() ([]Stream, error) {
 	c.sweepMu.Lock()
 	defer c.sweepMu.Unlock()
-	var (
-		list  []Stream
-		id    uint64
-		value captureStream
-		now   = c.now()
-		all   = c.objects.streams.Iterate()
-	)
-	for all.Next(&id, &value) {
-		list = append(list, streamOf(StreamID(id), &value))
-	}
-	if err := all.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+	list, err := c.table()
+	if err != nil {
 		return nil, fmt.Errorf("reading the table of streams: %w", err)
 	}
+	now := c.now()
 	// An idle connection may still become busy, so it is dropped only when new ones need the
 	// room.
 	crowded := len(list) > c.options.Streams/8*7
@@ -88,7 +82,33 @@ func (c *Capture) Streams() ([]Stream, error) {
 		known[s.ID] = q
 	}
 	c.quiet = known
-	return list, c.resetRates(func(id StreamID) bool { _, ok := known[id]; return ok })
+	return list, c.resetRates(func(id StreamID) bool {
+		_, one := known[id]
+		_, other := known[id^1]
+		return one || other
+	})
+}
+
+// tableBatch is how many streams one system call reads. No bucket of the kernel's hash table has
+// that many.
+const tableBatch = 256
+
+// table reads the table of streams.
+func (c *Capture) table() (list []Stream, err error) {
+	var cursor ebpf.MapBatchCursor
+	ids, values := make([]uint64, tableBatch), make([]captureStream, tableBatch)
+	for {
+		n, err := c.objects.streams.BatchLookup(&cursor, ids, values, nil)
+		for i := range n {
+			list = append(list, streamOf(StreamID(ids[i]), &values[i]))
+		}
+		switch {
+		case errors.Is(err, ebpf.ErrKeyNotExist): // the end
+			return list, nil
+		case err != nil:
+			return nil, err
+		}
+	}
 }
 
 const phaseUnsynced = 4 // UNSYNCED in wire.h
@@ -106,7 +126,7 @@ func streamOf(id StreamID, v *captureStream) Stream {
 		ID: id, Local: local, Peer: peer,
 		Segments: v.Segments, Bytes: v.Bytes, Retransmitted: v.Retransmitted,
 		Messages: v.Messages, Frames: v.DataFrames, Commands: v.Commands, SampledMessages: v.Sampled,
-		Missed: v.Missed, Gaps: v.GapBytes, LostBatches: v.LostBatches,
+		Missed: v.Missed, Gaps: v.GapBytes, Rested: v.Rested, LostBatches: v.LostBatches,
 		Late: v.Late != 0, PSLite: v.Dialect != 0, Closed: v.Closed != 0,
 		Synced: v.Phase != phaseUnsynced && v.Tentative == 0,
 	}

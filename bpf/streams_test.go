@@ -19,10 +19,7 @@ func TestStreamsAreForgotten(t *testing.T) {
 	stream := newStreamMaker(29).job(2, 8)
 	list := func() (all, gone int) {
 		t.Helper()
-		streams, err := f.c.Streams()
-		if err != nil {
-			t.Fatal(err)
-		}
+		streams := require.Value(f.c.Streams())(t)
 		for _, s := range streams {
 			if s.Bytes != uint64(len(stream)) || s.Messages != 2 || s.Frames != 6 || s.Commands != 1 {
 				t.Errorf("totals %+v", s)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // feeder runs a program, egress by default, on synthetic packets (BPF_PROG_TEST_RUN), with
@@ -126,9 +128,7 @@ func (f *feeder) collect(t testing.TB) {
 			}
 			s.add(r)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	})
 }
 
@@ -154,9 +154,6 @@ func (f *feeder) forget(t testing.TB, id StreamID) {
 
 func (f *feeder) counts(t testing.TB) Counts {
 	t.Helper()
-	counts, err := f.c.Counts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	counts := require.Value(f.c.Counts())(t)
 	return counts
 }

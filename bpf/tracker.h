@@ -1,6 +1,6 @@
 /* The ZMTP frame tracker: follows one stream through segments cut anywhere.
  * step() does one bounded piece of work; the programs call it until the
- * segment is used up. proxy/zmtp reads the same language in Go, and a test
+ * segment is used up. internal/wire/zmtp reads the same language in Go, and a test
  * holds the two against each other. */
 #pragma once
 #include "meta.h"
@@ -62,9 +62,19 @@ apart int violation(struct run *r, struct stream *s, __u32 foreign, __u32 ours)
 	return GO_ON;
 }
 
+/* Whether the boundary is lost because of a rest. */
+always int by_rest(struct run *r, struct stream *s)
+{
+	return s->rests != r->config.rests;
+}
+
 always void synced(struct run *r, struct stream *s, __s64 missed_to)
 {
-	s->missed += missed_to - r->missing_from;
+	if (by_rest(r, s))
+		s->rested += missed_to - r->missing_from;
+	else
+		s->missed += missed_to - r->missing_from;
+	s->rests = r->config.rests;
 	s->tentative = 0;
 	if (!s->opened)
 		put_open(r, s);
@@ -344,13 +354,6 @@ always __u32 copy_chunk(struct __sk_buff *skb, struct run *r, struct stream *s, 
 		n = CHUNK;
 	if (s->kind == KEYS)
 		n = whole_keys(offset, n);
-	if (s->kind == VALUES) {
-		if (n >= s->value_left) {
-			n = s->value_left;
-			flags = TRUNCATED;
-		}
-		s->value_left -= n;
-	}
 	if (n == s->remaining)
 		flags = s->kind == META && !s->more ? ENDS_FRAME | ENDS_MESSAGE : ENDS_FRAME;
 	pos = r->pos + sizeof(*e);
@@ -373,8 +376,6 @@ always int body(struct __sk_buff *skb, struct run *r, struct stream *s, __u32 le
 	int copy = s->kind == META ? s->want_meta :
 		   s->kind == COMMAND ? 0 : s->want >> (s->frame - 1 & 3) & 1;
 
-	if (s->kind == VALUES && !s->value_left)
-		copy = 0;
 	if (n && copy && !s->tentative)
 		n = copy_chunk(skb, r, s, n);
 	r->off += n;

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 )
 
 // message is what both readers must agree on: the frames' lengths, and the
@@ -48,7 +48,6 @@ func (s *transcript) add(r *Record) {
 	case KindEnd:
 		s.open.incomplete = r.Has(Incomplete)
 		s.end(r, r.FrameBytes())
-	case KindValues:
 	default:
 		s.events = append(s.events, r.Kind)
 		if r.Kind == KindUnsynced || r.Kind == KindLost {

@@ -24,22 +24,23 @@ struct config {
 	/* Sampling.Window and OneIn: one in one_in windows of window timestamps is
 	 * sampled. A window of 0 means that no settings were written yet. */
 	__u32 window, one_in;
-	/* Sampling.ValueBytes and ValuesOneIn: how much of the values of a push is
-	 * copied, in which of the sampled windows. */
-	__u32 value_bytes, values_one_in;
-	__u8 sampled_metas_only, answer_keys, skip_loopback_ingress;
+	__u8 answer_keys, skip_loopback_ingress;
 	/* Of what is received, only the metas of answers and of control messages
 	 * are copied: IngressMetas. */
-	__u8 ingress_metas;
-	__u8 pad[4];
+	__u8 ingress_metas, pad;
 	/* The reader is woken each time so many bytes have been written; 0: never. */
-	__u32 wake_bytes, pad2;
+	__u32 wake_bytes;
+	/* How often a rest began or ended: while it is odd, streams that may rest are
+	 * not looked at. */
+	__u32 rests;
 };
 
 /* How the messages of one stream are sampled, in place of config: one in
  * 1 << shift windows of window timestamps. Written by Capture.SetRate. */
 struct rate {
 	__u32 window, shift;
+	/* 0 or 1, of a stream that is sent: see config.rests. It is for both directions. */
+	__u32 may_rest;
 };
 
 /* The addresses of a socket, as in Record.Endpoints: local is the watched
@@ -87,6 +88,7 @@ enum dialect { UNKNOWN, DMLC, BYTEPS };
 struct stream {
 	__u64 segments, bytes, messages, data_frames, commands;
 	__u64 missed, retransmitted, gap_bytes, lost_batches, sampled;
+	__u64 rested; /* bytes that passed in a rest, and until the boundary was found again */
 	/* late: its beginning was not seen. opened: an OPEN record was written.
 	 * tentative: 1 while a possible beginning is being checked, 2 when the first
 	 * message after it was whole. frame: number of the frame in its message, 0 to
@@ -108,8 +110,10 @@ struct stream {
 	 * message began with an identity frame, see is_envelope(). */
 	__u8 kind, want, want_meta, incomplete, header_have, greeted, enveloped;
 	__u8 sampled_now; /* 0 no, 1 as the config says, else the stream's shift + 2 */
-	/* buf_have: bytes in buf. value_left: bytes of values still to be copied. */
-	__u32 buf_have, value_left;
+	__u32 buf_have; /* bytes in buf */
+	/* config.rests when the boundary was known last. If it differs while the
+	 * boundary is lost, a rest is why. */
+	__u32 rests;
 	/* A frame header that straddles segments, at most 9 bytes. */
 	__u8 header[16];
 	/* The beginning of a greeting, meta or command that straddles segments. Twice

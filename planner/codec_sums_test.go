@@ -10,6 +10,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Rules on sums reach followers beside those for values, and outlive the planner; those
@@ -27,24 +28,18 @@ func TestSums(t *testing.T) {
 		}
 		return all
 	}
-	if _, err := s.Set(t.Context(), &api.JobRules{Job: "a:1", Rules: on}); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(s.Set(t.Context(), &api.JobRules{Job: "a:1", Rules: on}))(t)
 	if got := rules(); len(got) != 0 {
 		t.Errorf("with rules for values alone: %v", got)
 	}
 	const none = `[{"keys":"0-9","form":"none"}]`
-	if _, err := s.SetSums(t.Context(), &api.JobRules{Job: "a:1", Rules: none}); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(s.SetSums(t.Context(), &api.JobRules{Job: "a:1", Rules: none}))(t)
 	if got := rules(); got["a:1"] != none {
 		t.Errorf("after they were set: %v", got)
 	}
 	propose := func(job, name string, proposed ...measure.SumRule) {
 		t.Helper()
-		if err := s.ProposeSums(t.Context(), job, name, proposed); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.ProposeSums(t.Context(), job, name, proposed))
 	}
 	propose("a:1", "a:1", measure.SumRule{Form: measure.SumHost})
 	propose("b:1", "a:1", measure.SumRule{Form: measure.SumHost}) // a run of a job whose name has rules

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,21 +14,19 @@ import (
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/grpctest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
 // serve serves s over gRPC in memory.
 func serve(t *testing.T, s *Codecs) api.CodecsClient {
 	t.Helper()
-	return api.NewCodecsClient(require.ServeInMemory(t, func(server *grpc.Server) { api.RegisterCodecsServer(server, s) }))
+	return api.NewCodecsClient(grpctest.Serve(t, func(server *grpc.Server) { api.RegisterCodecsServer(server, s) }))
 }
 
 func newService(t *testing.T, kept store.Store) *Codecs {
 	t.Helper()
-	s, err := NewCodecs(t.Context(), kept)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Value(NewCodecs(t.Context(), kept))(t)
 	return s
 }
 
@@ -40,36 +39,27 @@ func proxy(t *testing.T, c api.CodecsClient, host string) (grpc.BidiStreamingCli
 	if err == nil {
 		err = stream.Send(&api.CodecReport{Host: host})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return stream, cancel
 }
 
 func receive(t *testing.T, stream grpc.BidiStreamingClient[api.CodecReport, api.CodecOrder]) *api.CodecOrder {
 	t.Helper()
-	o, err := stream.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := require.Value(stream.Recv())(t)
 	return o
 }
 
 // await asks until the description is as wanted.
 func await(t *testing.T, s *Codecs, what string, ok func(*api.CodecsDescription) bool) *api.CodecsDescription {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		d, err := s.Describe(t.Context(), &api.DescribeRulesRequest{})
-		if err != nil {
-			t.Fatal(err)
+	var d *api.CodecsDescription
+	require.Await(t, what, func() error {
+		if d = require.Value(s.Describe(t.Context(), &api.DescribeRulesRequest{}))(t); !ok(d) {
+			return fmt.Errorf("%v", d)
 		}
-		if ok(d) {
-			return d
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s does not come: %v", what, d)
-		}
-	}
+		return nil
+	})
+	return d
 }
 
 const on, off = `[{"threshold":0.99}]`, `[{}]`
@@ -87,19 +77,14 @@ func TestRulesReachFollowers(t *testing.T) {
 	}
 	set := func(job, rules string) uint64 {
 		t.Helper()
-		r, err := c.Set(t.Context(), &api.JobRules{Job: job, Rules: rules})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := require.Value(c.Set(t.Context(), &api.JobRules{Job: job, Rules: rules}))(t)
 		return r.GetVersion()
 	}
 	version := set("a:1", on)
 	if got := receive(t, early).GetRules(); got.GetVersion() != version || len(got.GetJobs()) != 1 || got.GetJobs()[0].GetRules() != on {
 		t.Fatalf("after one was set: %v", got)
 	}
-	if err := early.Send(&api.CodecReport{Host: "host-0", Version: version}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, early.Send(&api.CodecReport{Host: "host-0", Version: version}))
 	await(t, s, "the report", func(d *api.CodecsDescription) bool { return d.GetFollowers()[0].GetVersion() == version })
 	set("b:1", off)
 	receive(t, early)
@@ -215,9 +200,7 @@ func TestTrialsAreAddedUp(t *testing.T) {
 			t.Errorf("%s is told %v", host, got)
 		}
 		r.Host = host
-		if err := streams[host].Send(r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, streams[host].Send(r))
 	}
 	d := await(t, s, "the advice", func(d *api.CodecsDescription) bool {
 		return len(d.GetAdvice()) == 1 && d.GetAdvice()[0].GetHosts() == 2 && d.GetFollowers()[2].GetTrial() != 0
@@ -240,10 +223,7 @@ func TestTrialsOfTwoPlannersDiffer(t *testing.T) {
 		c := serve(t, s)
 		stream, _ := proxy(t, c, "host-0")
 		receive(t, stream)
-		trial, err := c.Try(t.Context(), &api.TryCodecs{Seconds: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		trial := require.Value(c.Try(t.Context(), &api.TryCodecs{Seconds: 1}))(t)
 		if trial.GetNumber() <= last {
 			t.Errorf("planner %d has trial %d, the one before had %d", i, trial.GetNumber(), last)
 		}
@@ -260,9 +240,7 @@ func TestReportsAreBounded(t *testing.T) {
 	} {
 		stream, _ := proxy(t, c, "host-0")
 		receive(t, stream)
-		if err := stream.Send(r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, stream.Send(r))
 		if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -287,11 +265,7 @@ func TestKeptCodecReportsHaveABound(t *testing.T) {
 	}
 	f := &follower{}
 	for range 100 { // the report of one host replaces the one before
-		if err := s.addFollower(f, big("a")); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.keepReport(f, "a", &api.CodecReport{Host: "a"}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.addFollower(f, big("a")))
+		require.NoError(t, s.keepReport(f, "a", &api.CodecReport{Host: "a"}))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestPast(t *testing.T) {
@@ -17,9 +18,7 @@ func TestPast(t *testing.T) {
 			Job: "j", Bytes: bytes, Hottest: []*api.HotKey{{Key: 1}},
 			Traffic: []*api.Traffic{{Worker: "worker0", Server: "server0", ToServer: bytes}},
 		}}}
-		if err := s.acceptReport(s.openSession(), r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.acceptReport(s.openSession(), r))
 	}
 	for i := range uint64(4000) { // every two seconds, and the second host from the middle on
 		report("a", 10+i)
@@ -71,9 +70,7 @@ func TestPastIsBounded(t *testing.T) {
 	use := &api.Use{Worker: "worker0", Pulls: pulls, Pushes: pulls, PulledBytes: pulls, PushedBytes: pulls}
 	for i := range uint64(6) {
 		now = now.Add(HistoryEvery)
-		if err := s.acceptReport(s.openSession(), &api.HostReport{Host: "a", Sequence: i, Jobs: []*api.JobReport{{Job: "j", Blocks: blocks, Uses: []*api.Use{use}}}}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.acceptReport(s.openSession(), &api.HostReport{Host: "a", Sequence: i, Jobs: []*api.JobReport{{Job: "j", Blocks: blocks, Uses: []*api.Use{use}}}}))
 	}
 	if n := len(s.history.old) + len(s.history.fresh); n != 1 || s.history.bytes > HistoryBytes || s.history.bytes <= 0 {
 		t.Errorf("%d reports of %d bytes are kept, want 1", n, s.history.bytes)

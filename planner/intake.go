@@ -12,12 +12,14 @@ package planner
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/gzip" // agents compress reports
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 )
@@ -38,6 +40,55 @@ const (
 	// streams is how many calls one connection may have open.
 	streams = 64
 )
+
+// unpacking is how many messages are decompressed at a time. Each is whole in memory by then, and
+// its decoded form is counted next.
+const unpacking = 4
+
+func init() {
+	encoding.RegisterCompressor(unpacker{encoding.GetCompressor(gzip.Name), semaphore.NewWeighted(unpacking)})
+}
+
+// An unpacker decompresses at most MessageBytes of a message, and few messages at a time.
+type unpacker struct {
+	encoding.Compressor
+	turns *semaphore.Weighted
+}
+
+// Decompress implements [encoding.Compressor]. gRPC reads what it returns to the end, to an error,
+// or to one byte more than MessageBytes.
+func (u unpacker) Decompress(r io.Reader) (io.Reader, error) {
+	if err := u.turns.Acquire(context.Background(), 1); err != nil {
+		return nil, err
+	}
+	plain, err := u.Compressor.Decompress(r)
+	if err != nil {
+		u.turns.Release(1)
+		return nil, err
+	}
+	return &plainReader{plain, sync.OnceFunc(func() { u.turns.Release(1) }), 0}, nil
+}
+
+// plainReader reads a message that is being decompressed.
+type plainReader struct {
+	io.Reader
+	done func()
+	n    int
+}
+
+func (u *plainReader) Read(b []byte) (int, error) {
+	n, err := u.Reader.Read(b)
+	if u.n += n; err == nil && u.n > MessageBytes {
+		err = fmt.Errorf("more than %d bytes", MessageBytes)
+	}
+	if err != nil {
+		u.done()
+	}
+	return n, err
+}
+
+// Close implements [io.Closer], which gRPC calls.
+func (u *plainReader) Close() error { u.done(); return nil }
 
 // An Intake is an [encoding.CodecV2] that decodes messages within a bound on memory. Memory is
 // reserved in Unmarshal and released by the interceptors of Options, when the handler is done with
@@ -149,9 +200,10 @@ func (i *Intake) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo
 }
 
 // stream releases the memory of each message of a stream when the handler asks for the next one or
-// returns.
-func (i *Intake) stream(service any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	own := &stream{ServerStream: s, intake: i}
+// returns. One that is sent a single request, and answers for as long as the caller likes, has read
+// it when it sends the first answer, and accounts for what it keeps.
+func (i *Intake) stream(service any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	own := &stream{ServerStream: s, intake: i, asked: info != nil && !info.IsClientStream}
 	defer own.endStream()
 	return handle(service, own)
 }
@@ -161,6 +213,7 @@ func (i *Intake) stream(service any, s grpc.ServerStream, _ *grpc.StreamServerIn
 type stream struct {
 	grpc.ServerStream
 	intake *Intake
+	asked  bool // by a single message
 
 	mu   sync.Mutex // guards the rest
 	last any
@@ -173,6 +226,14 @@ func (s *stream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
 	s.replaceLast(m)
 	return err
+}
+
+// SendMsg implements [grpc.ServerStream].
+func (s *stream) SendMsg(m any) error {
+	if s.asked {
+		s.replaceLast(nil)
+	}
+	return s.ServerStream.SendMsg(m)
 }
 
 // replaceLast releases the memory of the last message and remembers another one. If nobody will ask

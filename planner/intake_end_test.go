@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // lateStream decodes its message once give is closed.
@@ -28,9 +29,7 @@ func TestLateMessageTakesNoMemory(t *testing.T) {
 	const all = 1 << 20
 	in := NewIntake(all, all)
 	b, err := proto.Marshal(&api.CodecReport{Host: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	late := lateStream{intake: in, give: make(chan struct{}), data: mem.BufferSlice{mem.SliceBuffer(b)}}
 	received := make(chan error, 1)
 	err = in.stream(nil, late, nil, func(_ any, s grpc.ServerStream) error {
@@ -38,9 +37,7 @@ func TestLateMessageTakesNoMemory(t *testing.T) {
 		return nil
 	})
 	close(late.give)
-	if err := <-received; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-received)
 	if err != nil || !in.bound.TryAcquire(all) {
 		t.Errorf("%v; some memory stays reserved", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 
 	"github.com/psidecar/psidecar/planner"
+	"github.com/psidecar/psidecar/test/grpctest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -54,10 +55,7 @@ func TestCostIsWhatDecodingTakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &api.HostReport{}
-			cost, err := planner.ReportCost(b, r.ProtoReflect().Descriptor())
-			if err != nil {
-				t.Fatal(err)
-			}
+			cost := require.Value(planner.ReportCost(b, r.ProtoReflect().Descriptor()))(t)
 			// Nothing else allocates now, but what earlier tests have left may be freed in between,
 			// even some collections later, and then less seems to be taken. So the most of three
 			// counts is right.
@@ -66,9 +64,7 @@ func TestCostIsWhatDecodingTakes(t *testing.T) {
 				r = nil
 				before := live()
 				r = &api.HostReport{}
-				if err := proto.Unmarshal(b, r); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, proto.Unmarshal(b, r))
 				took = max(took, live()-before)
 				runtime.KeepAlive(r)
 			}
@@ -94,7 +90,7 @@ func live() int64 {
 // they are decoded are refused before they are.
 func TestReportBombsAreRefused(t *testing.T) {
 	store := &planner.ReportStore{}
-	conn := require.ServeInMemory(t, func(s *grpc.Server) { api.RegisterPlannerServer(s, store) },
+	conn := grpctest.Serve(t, func(s *grpc.Server) { api.RegisterPlannerServer(s, store) },
 		planner.NewIntake(planner.MessageMemory, planner.ReportMemory).Options()...)
 	client := api.NewPlannerClient(conn)
 	use := &api.HostReport{Host: "bomb", Jobs: []*api.JobReport{{Job: "j", Uses: make([]*api.Use, 1<<20)}}}
@@ -126,44 +122,83 @@ func TestReportBombsAreRefused(t *testing.T) {
 	if n := len(store.All()); n != 0 {
 		t.Errorf("%d reports are kept", n)
 	}
-	fine, err := client.Report(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fine := require.Value(client.Report(t.Context()))(t)
 	for i := range uint64(100) { // what was handled does not count any more
 		r := &api.HostReport{Host: "fine", Sequence: i, Jobs: []*api.JobReport{{Job: "j", Hottest: make([]*api.HotKey, 10000)}}}
 		for k := range r.GetJobs()[0].GetHottest() {
 			r.Jobs[0].Hottest[k] = &api.HotKey{Key: uint64(k)}
 		}
-		if err := fine.Send(r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, fine.Send(r))
 		if _, err := fine.Recv(); err != nil {
 			t.Fatalf("report %d: %v", i, err)
 		}
 	}
 }
 
+// watched answers each Watch at once, and goes on until the caller leaves.
+type watched struct{ api.UnimplementedPlansServer }
+
+func (watched) Watch(_ *api.WatchRequest, stream grpc.ServerStreamingServer[api.PlanEvent]) error {
+	if err := stream.Send(&api.PlanEvent{}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+// Requests that take all memory for messages hold it until they are read, not for as long as they
+// are answered.
+func TestWatchesDoNotHoldTheIntake(t *testing.T) {
+	r := &api.WatchRequest{Jobs: make([]string, 1000)}
+	b, err := proto.Marshal(r)
+	require.NoError(t, err)
+	cost, err := planner.ReportCost(b, r.ProtoReflect().Descriptor())
+	require.NoError(t, err)
+	client := api.NewPlansClient(grpctest.Serve(t, func(s *grpc.Server) { api.RegisterPlansServer(s, watched{}) }, planner.NewIntake(cost, cost).Options()...))
+	for range 3 {
+		stream, err := client.Watch(t.Context(), r)
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		require.NoError(t, err)
+	}
+}
+
+// However many compressed messages come, and whatever they are, few are decompressed at a time, and
+// all get their turn.
+func TestMessagesAreDecompressedInTurns(t *testing.T) {
+	client := api.NewPlannerClient(grpctest.Serve(t, func(s *grpc.Server) { api.RegisterPlannerServer(s, &planner.ReportStore{}) },
+		planner.NewIntake(planner.MessageMemory, planner.ReportMemory).Options()...))
+	report := func(name string, job string) error {
+		stream, err := client.Report(t.Context(), grpc.UseCompressor(gzip.Name))
+		if err == nil {
+			if err = stream.Send(&api.HostReport{Host: name, Jobs: []*api.JobReport{{Job: job}}}); err == nil {
+				_, err = stream.Recv()
+			}
+		}
+		return err
+	}
+	tooLong := strings.Repeat("x", planner.MessageBytes+1)
+	for range 6 { // more than there are turns
+		if err := report("bomb", tooLong); err == nil || !strings.Contains(err.Error(), "more than 16777216 bytes") {
+			t.Fatalf("a bomb is answered with %v", err)
+		}
+	}
+	require.NoError(t, report("fine", "j"))
+}
+
 // Fields that the planner does not know are not kept with a report: nothing counts their memory.
 func TestUnknownFieldsAreNotKept(t *testing.T) {
 	store := &planner.ReportStore{}
-	client := api.NewPlannerClient(require.ServeInMemory(t, func(s *grpc.Server) { api.RegisterPlannerServer(s, store) },
+	client := api.NewPlannerClient(grpctest.Serve(t, func(s *grpc.Server) { api.RegisterPlannerServer(s, store) },
 		planner.NewIntake(planner.MessageMemory, planner.ReportMemory).Options()...))
 	unknown := protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 1<<10))
 	job := &api.JobReport{Job: "j"}
 	job.ProtoReflect().SetUnknown(unknown)
 	r := &api.HostReport{Host: "a", Jobs: []*api.JobReport{job}}
 	r.ProtoReflect().SetUnknown(unknown)
-	stream, err := client.Report(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(r); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
+	stream := require.Value(client.Report(t.Context()))(t)
+	require.NoError(t, stream.Send(r))
+	require.Value(stream.Recv())(t)
 	got := store.All()[0]
 	if n := len(got.ProtoReflect().GetUnknown()) + len(got.GetJobs()[0].ProtoReflect().GetUnknown()); n > 0 {
 		t.Errorf("%d bytes of unknown fields are kept", n)
@@ -191,20 +226,15 @@ func TestReportsWaitForMemory(t *testing.T) {
 	const most = 1 << 20
 	s := slow{has: make(chan struct{}), release: make(chan struct{})}
 	in := planner.NewIntake(2*most, most)
-	client := api.NewPlannerClient(require.ServeInMemory(t, func(g *grpc.Server) { api.RegisterPlannerServer(g, s) }, in.Options()...))
+	client := api.NewPlannerClient(grpctest.Serve(t, func(g *grpc.Server) { api.RegisterPlannerServer(g, s) }, in.Options()...))
 	send := func(blocks int) grpc.BidiStreamingClient[api.HostReport, api.Taken] {
 		t.Helper()
-		stream, err := client.Report(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := require.Value(client.Report(t.Context()))(t)
 		r := &api.HostReport{Jobs: []*api.JobReport{{Blocks: make([]*api.Block, blocks)}}}
 		for i := range r.GetJobs()[0].GetBlocks() {
 			r.Jobs[0].Blocks[i] = &api.Block{}
 		}
-		if err := stream.Send(r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, stream.Send(r))
 		return stream
 	}
 	blocks := most * 2 / 3 / blockMemory(t)
@@ -244,10 +274,7 @@ func TestReportsWaitForMemory(t *testing.T) {
 // blockMemory is what a block of a report costs.
 func blockMemory(t *testing.T) int {
 	const n = 1 << 10
-	cost, err := planner.ReportCost(repeated(number("blocks"), nil, n), (&api.HostReport{}).ProtoReflect().Descriptor())
-	if err != nil {
-		t.Fatal(err)
-	}
+	cost := require.Value(planner.ReportCost(repeated(number("blocks"), nil, n), (&api.HostReport{}).ProtoReflect().Descriptor()))(t)
 	return cost / n
 }
 
@@ -261,22 +288,17 @@ func total() uint64 {
 func TestKeptReportsHaveABound(t *testing.T) {
 	const most = 128 << 20
 	store := &planner.ReportStore{Memory: most}
-	conn := require.ServeInMemory(t, func(s *grpc.Server) { api.RegisterPlannerServer(s, store) },
+	conn := grpctest.Serve(t, func(s *grpc.Server) { api.RegisterPlannerServer(s, store) },
 		planner.NewIntake(planner.MessageMemory, planner.ReportMemory).Options()...)
 	client := api.NewPlannerClient(conn)
 	refused := 0
 	for i := range 8 {
-		stream, err := client.Report(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := require.Value(client.Report(t.Context()))(t)
 		r := &api.HostReport{Host: fmt.Sprint(i), Jobs: []*api.JobReport{{Job: "j", Blocks: make([]*api.Block, 400_000)}}}
 		for k := range r.GetJobs()[0].GetBlocks() {
 			r.Jobs[0].Blocks[k] = &api.Block{}
 		}
-		if err := stream.Send(r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, stream.Send(r))
 		if _, err := stream.Recv(); err != nil {
 			refused++
 		}

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // All of a report is kept but its windows, which are passed on. When its large
@@ -24,9 +25,7 @@ func TestAllIsKeptButWindows(t *testing.T) {
 	want.Jobs[0].Window, want.WholeUnixNanos = nil, 0
 	var told *api.Window
 	s := &ReportStore{Windows: func(r *api.HostReport) { told = r.GetJobs()[0].GetWindow() }}
-	if err := s.acceptReport(s.openSession(), r); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.acceptReport(s.openSession(), r))
 	if all := s.All(); len(all) != 1 || !proto.Equal(all[0], want) {
 		t.Errorf("it keeps %v, want %v", all, want)
 	}

@@ -19,7 +19,20 @@ const (
 	// window covers. leastKeys is what each may have in any case.
 	windowKeys = 2 << 20
 	leastKeys  = 512
+	// unwatched is how often each host is asked while nobody looks, which is so unwatchedAfter the
+	// last request.
+	unwatched, unwatchedAfter = 10 * time.Second, 10 * time.Second
 )
+
+// Watch says that somebody looks at the reports now, so that they should be new.
+func (s *ReportStore) Watch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watched = time.Now()
+	if s.now != nil {
+		s.watched = s.now()
+	}
+}
 
 // A turn is a token bucket that spreads whole reports over time, at wholeRate with a burst of one
 // second. The bucket may go negative by one report, so that a report larger than the burst has its
@@ -68,6 +81,9 @@ func (s *ReportStore) answer(r *api.HostReport) *api.Taken {
 	// A host with a whole report waits for a full round of all hosts, so that none is asked twice
 	// before another is asked once. A host without one goes first.
 	round := time.Duration(float64(s.large) / wholeRate * float64(time.Second))
+	if now.Sub(s.watched) > unwatchedAfter {
+		round = max(round, unwatched)
+	}
 	if (e.whole == 0 || now.Sub(e.asked) >= round) && s.turn.mayTake(bytes, now) {
 		taken.Whole = true
 		e.asked = now

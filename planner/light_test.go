@@ -80,6 +80,7 @@ func TestWholeReportsInTurn(t *testing.T) {
 	sessions := map[string]*session{}
 	asked := map[string]int{}
 	for second := range uint64(20) {
+		s.Watch()
 		for i := range hosts {
 			host := fmt.Sprint(i)
 			if sessions[host] == nil {
@@ -109,13 +110,25 @@ func TestWholeReportsInTurn(t *testing.T) {
 	if bytes < hosts*size/4 || least+2*round < 20 {
 		t.Errorf("%d bytes of large parts, a round takes %d s, and the oldest are of second %d of 20", bytes, round, least)
 	}
-	few := &ReportStore{now: func() time.Time { now = now.Add(time.Second); return now }}
+	few := &ReportStore{now: func() time.Time { return now }}
 	own := few.openSession()
-	for i := range uint64(5) {
+	wholes := 0
+	for i := range uint64(200) {
+		if now = now.Add(time.Second); i < 5 {
+			few.Watch()
+		}
 		r := full("a", i+1)
 		taken(t, few, own, r)
-		if a := few.answer(r); !a.GetWhole() || !a.GetAsks() || a.GetWindowKeys() != 0 {
-			t.Errorf("a single host is answered %v", a)
+		a := few.answer(r)
+		if a.GetWhole() {
+			wholes++
 		}
+		if i < 5 && !a.GetWhole() || !a.GetAsks() || a.GetWindowKeys() != 0 {
+			t.Errorf("a single host that somebody looks at is answered %v", a)
+		}
+	}
+	// At once for as long as somebody looked and a while after, then rarely.
+	if want := 5 + int(unwatchedAfter/time.Second) + 185/int(unwatched/time.Second); wholes < want-1 || wholes > want+1 {
+		t.Errorf("a single host is asked for %d whole reports, want %d", wholes, want)
 	}
 }

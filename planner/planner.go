@@ -2,10 +2,13 @@
 // shows them as one fleet, decides where keys should live, and keeps its decisions in a store that
 // survives it.
 //
-// [New] puts the parts together, from open listeners and a [store.Store], or from the election by
-// which several planners share one ([Shared]). [Planner.Run] serves until its context ends. Agents
-// and proxies call it over gRPC and know it by package planner/api alone. The commands psidecar
-// planner and psidecar up run it, with [Settings] that their flags fill in (settings.go, access.go).
+// [New] puts the parts together, from open listeners and a [store.Store]. [Planner.Run] serves until
+// its context ends. Agents and proxies call it over gRPC and know it by package planner/api alone.
+// The commands psidecar planner and psidecar up run it, with [Settings] that their flags fill in
+// (settings.go, access.go).
+//
+// There is one planner and no standby: while it is away nothing moves, and proxies go on with the
+// last plan. A store that is lost is taught again by them (plans/teach.go).
 //
 // # Parts
 //
@@ -37,11 +40,6 @@
 // stream wins until it ends. Package internal/control has decided before whether a caller may speak
 // for a host at all.
 //
-// # Standby
-//
-// With Options.Shared several planners run and one of them, elected by a Lease, serves. The others
-// forward their callers to it (standby.go, lead.go), so any of them may be asked.
-//
 // # Concurrency
 //
 // Each part has its own lock and calls no other part with it held, except that plans and Codecs
@@ -54,7 +52,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,7 +61,7 @@ import (
 	"github.com/psidecar/psidecar/internal/handshake"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/identity"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 
 	"github.com/psidecar/psidecar/planner/fleet"
 	"github.com/psidecar/psidecar/planner/live"
@@ -96,17 +93,10 @@ type Options struct {
 	Front page.Server
 	// Names maps keys to names; nil for none.
 	Names *page.NameFile
-	// NamesSocket is the unix socket at which trusted users set Names; "" for none.
-	NamesSocket string
-	// NamesElsewhere says that another part of this process sets Names and exports its metrics.
-	NamesElsewhere bool
 
 	// Store keeps plans and rules. Run closes it, and so does New if it fails. With nil they are in
 	// memory, and no plan is carried out.
 	Store store.Store
-	// Shared, if not nil, makes this planner take part in the election for a store that it shares
-	// with others. Store is nil then.
-	Shared *Shared
 	// StoreName is the name of the store in errors.
 	StoreName string
 	// Act carries out plans without being asked.
@@ -120,46 +110,29 @@ type Options struct {
 }
 
 // A Planner collects reports, plans, and shows what it knows. Make one with [New].
-//
-// kept, plans, codecs, runs and live belong to the goroutine that serves: they are set by New, or,
-// with Options.Shared, once the lead was won. All other goroutines read the copies in serving,
-// which is nil until then.
 type Planner struct {
 	opts Options
 	// Connections to opts.Reports that have not identified themselves yet.
 	opening *handshake.Set
-	orders  *control.Server
 	reports *ReportStore
 	state   *fleet.State
 	curves  fleet.Curves
-	// The election; nil if the store is this planner's own.
-	lead *lead
 
-	kept    store.Store
-	plans   *plans.Service
-	codecs  *Codecs
-	runs    *runBook
-	live    *live.Planner
-	serving atomic.Pointer[services]
-}
-
-// services are the parts that need the store. They are published together.
-type services struct {
+	kept   store.Store
 	plans  *plans.Service
 	codecs *Codecs
 	runs   *runBook
+	live   *live.Planner
 }
 
 const (
 	// Bounds on connections at Options.Reports that have not identified themselves. Thousands of
-	// hosts may connect at once after a restart, and from a single address if another planner
-	// forwards them.
+	// hosts may connect at once after a restart, and many from a single address behind a NAT.
 	openings          = 2048
 	openingsPerSource = 1024
 )
 
 // New returns a planner and reads all that its store has. It binds nothing and starts no goroutine.
-// With Options.Shared it does not touch the store yet.
 func New(ctx context.Context, o Options) (*Planner, error) {
 	kept := o.Store
 	if kept == nil {
@@ -178,20 +151,11 @@ func New(ctx context.Context, o Options) (*Planner, error) {
 		o.Names = &page.NameFile{}
 	}
 	p := &Planner{opts: o, reports: &ReportStore{}, opening: handshake.New(handshake.Affordable(openings), openingsPerSource)}
-	p.orders = control.NewServer(page.NamesControl(o.Names), o.Users)
 	o.Policy.Crowd(p.opening.Dropped)
 	p.curves.Kept = p.reports.Kept
 	p.state = &fleet.State{Version: o.Version, Host: o.Host, Started: time.Now(), Reports: p.reports.All, Lately: p.reports.Lately, Past: p.reports.Past, Measures: p.measures,
-		Forgetful: o.Store == nil && o.Shared == nil}
+		Forgetful: o.Store == nil}
 	p.reports.Names = p.state.JobNames
-	if o.Shared != nil {
-		var err error
-		if p.lead, err = newLead(o.Shared, o.Reports, o.Front); err != nil {
-			return nil, err
-		}
-		p.state.Unready = p.lead.unready
-		return p, nil
-	}
 	return p, p.usePlans(ctx, kept)
 }
 
@@ -215,40 +179,21 @@ func (p *Planner) usePlans(ctx context.Context, kept store.Store) (err error) {
 	return nil
 }
 
-// Run serves until ctx ends, the lead is lost, or a part fails, and returns when all its goroutines
-// have ended. It is called once.
+// Run serves until ctx ends or a part fails, and returns when all its goroutines have ended. It is
+// called once.
 func (p *Planner) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.opts.Front.Serve(ctx, p.handler()) })
 	g.Go(func() error { p.keepHour(ctx); return nil })
-	g.Go(func() error { return p.orders.ServeAt(ctx, p.opts.NamesSocket) })
-	g.Go(func() error {
-		if p.lead != nil {
-			return p.contend(ctx)
-		}
-		return p.serve(ctx)
-	})
+	g.Go(func() error { return p.serve(ctx) })
 	return g.Wait()
 }
 
-// Plans returns the plans, or nil while another planner has the lead.
-func (p *Planner) Plans() *plans.Service {
-	if s := p.serving.Load(); s != nil {
-		return s.plans
-	}
-	return nil
-}
+// Plans returns the plans.
+func (p *Planner) Plans() *plans.Service { return p.plans }
 
-// Codecs returns the rules for codecs, or nil while another planner has the lead.
-func (p *Planner) Codecs() *Codecs {
-	if s := p.serving.Load(); s != nil {
-		return s.codecs
-	}
-	return nil
-}
+// Codecs returns the rules for codecs.
+func (p *Planner) Codecs() *Codecs { return p.codecs }
 
 // Reports returns the reports of all hosts.
 func (p *Planner) Reports() *ReportStore { return p.reports }
-
-// OpenStore opens a file as a store, for Options.Store. See [store.OpenFile].
-func OpenStore(path string) (store.Store, error) { return store.OpenFile(path) }

@@ -10,27 +10,27 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/psidecar/psidecar/internal/control"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	return l
 }
 
@@ -39,10 +39,7 @@ func start(t *testing.T, o Options) (*Planner, Options) {
 	t.Helper()
 	o.Reports, o.Front = listen(t), page.Server{Listener: listen(t), Guard: page.NewGuard()}
 	o.Live = live.DefaultOptions
-	p, err := New(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(New(t.Context(), o))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
@@ -52,33 +49,21 @@ func start(t *testing.T, o Options) (*Planner, Options) {
 			t.Error(err)
 		}
 	})
-	for p.Plans() == nil && len(ended) == 0 {
-		time.Sleep(time.Millisecond)
-	}
 	return p, o
 }
 
 func openStore(t *testing.T) store.Store {
 	t.Helper()
-	kept, err := store.OpenFile(filepath.Join(t.TempDir(), "plans.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept := require.Value(store.OpenFile(filepath.Join(t.TempDir(), "plans.db")))(t)
 	return kept
 }
 
 // get returns what a planner's page answers.
 func get(t *testing.T, o Options, path string) string {
 	t.Helper()
-	response, err := http.Get("http://" + o.Front.Listener.Addr().String() + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := require.Value(http.Get("http://" + o.Front.Listener.Addr().String() + path))(t)
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(io.ReadAll(response.Body))(t)
 	return string(text)
 }
 
@@ -86,13 +71,9 @@ func get(t *testing.T, o Options, path string) string {
 func TestPlanOnThePage(t *testing.T) {
 	p, o := start(t, Options{Store: openStore(t)})
 	_, err := p.Plans().Propose(t.Context(), plans.Proposal{Job: "198.18.0.1:9000", Servers: 2, Targets: []plan.Range{{Keys: plan.One(7), Owner: 1}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var shown page.Plan
-	if err := json.Unmarshal([]byte(get(t, o, "/api/v1/plan?job=198.18.0.1:9000")), &shown); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(get(t, o, "/api/v1/plan?job=198.18.0.1:9000")), &shown))
 	if len(shown.Epochs) != 1 || shown.Epochs[0].State != "proposed" || shown.Mode != "proposes" || shown.Strategy != "locality" {
 		t.Errorf("the page has %+v", shown)
 	}
@@ -104,22 +85,12 @@ func TestPlanOnThePage(t *testing.T) {
 // What an agent reports is what the page shows, and what the planner knows of hosts.
 func TestReportOnThePage(t *testing.T) {
 	p, o := start(t, Options{})
-	conn, err := grpc.NewClient(o.Reports.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := require.Value(grpc.NewClient(o.Reports.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	defer conn.Close()
-	stream, err := api.NewPlannerClient(conn).Report(t.Context(), grpc.WaitForReady(true))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := require.Value(api.NewPlannerClient(conn).Report(t.Context(), grpc.WaitForReady(true)))(t)
 	r := &api.HostReport{Host: "h1", Jobs: []*api.JobReport{{Job: "198.18.0.1:9000", State: page.Running}}}
-	if err := stream.Send(r); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, stream.Send(r))
+	require.Value(stream.Recv())(t)
 	if hosts := p.Reports().All(); len(hosts) != 1 || hosts[0].GetHost() != "h1" {
 		t.Errorf("the planner knows %v", hosts)
 	}
@@ -133,25 +104,14 @@ func TestReportOnThePage(t *testing.T) {
 func TestPlansOutliveThePlanner(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "plans.db")
 	run := func(with func(*Planner)) {
-		kept, err := store.OpenFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := New(t.Context(), Options{Reports: listen(t), Store: kept, Live: live.DefaultOptions})
-		if err != nil {
-			t.Fatal(err)
-		}
+		kept := require.Value(store.OpenFile(path))(t)
+		p := require.Value(New(t.Context(), Options{Reports: listen(t), Store: kept, Live: live.DefaultOptions}))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- p.Run(ctx) }()
-		for p.Plans() == nil && len(ended) == 0 {
-			time.Sleep(time.Millisecond)
-		}
 		with(p)
 		cancel()
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, <-ended)
 	}
 	run(func(p *Planner) {
 		if _, err := p.Plans().Propose(t.Context(), plans.Proposal{Job: "j:1", Servers: 2, Targets: []plan.Range{{Keys: plan.One(7), Owner: 1}}}); err != nil {
@@ -197,22 +157,12 @@ func TestNewSaysWhichStore(t *testing.T) {
 func TestSilentConnectionsAreCounted(t *testing.T) {
 	policy := &control.Policy{}
 	p, o := start(t, Options{Policy: policy})
-	conn, err := net.Dial("tcp", o.Reports.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := require.Value(net.Dial("tcp", o.Reports.Addr().String()))(t)
 	defer conn.Close()
-	for end := time.Now().Add(time.Minute); p.opening.Size() == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("no connection is waited for")
-		}
-	}
+	require.Eventually(t, "a connection is waited for", func() bool { return p.opening.Size() > 0 })
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(policy)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := require.Value(registry.Gather())(t)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {

@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	_ "google.golang.org/grpc/encoding/gzip" // agents compress reports
 	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/planner/api"
@@ -64,7 +63,9 @@ type ReportStore struct {
 	large  int
 	jobs   int
 	// turn decides whose next report is asked to be whole.
-	turn    turn
+	turn turn
+	// watched is when somebody looked at the reports last.
+	watched time.Time
 	history hostHistory
 	// The number of the newest large parts.
 	parts part

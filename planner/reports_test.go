@@ -10,14 +10,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // taken gives the store a report of a stream.
 func taken(t *testing.T, s *ReportStore, own *session, r *api.HostReport) {
 	t.Helper()
-	if err := s.acceptReport(own, r); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.acceptReport(own, r))
 }
 
 // kept returns start and number of the report that is kept of host a.
@@ -119,9 +118,7 @@ func TestReportsBounds(t *testing.T) {
 	now := time.Unix(1000, 0)
 	s := &ReportStore{now: func() time.Time { return now }}
 	for i := range MaxReportHosts {
-		if err := s.acceptReport(s.openSession(), &api.HostReport{Host: fmt.Sprint(i)}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.acceptReport(s.openSession(), &api.HostReport{Host: fmt.Sprint(i)}))
 	}
 	s.Windows = func(r *api.HostReport) {
 		t.Errorf("the uses of host %s, for which there is no room, are taken", r.GetHost())

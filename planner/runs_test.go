@@ -8,10 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/internal/policy"
-	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 const at1, at2 = "10.0.0.1:9091", "10.0.0.2:9091"
@@ -36,10 +37,7 @@ func newCluster(t *testing.T, kept store.Store) *cluster {
 // open begins a planner with what the store has.
 func (c *cluster) open() {
 	c.t.Helper()
-	var err error
-	if c.book, err = newRunBook(c.t.Context(), c.store); err != nil {
-		c.t.Fatal(err)
-	}
+	c.book = require.Value(newRunBook(c.t.Context(), c.store))(c.t)
 	c.book.now = func() time.Time { return time.Unix(c.second, 0) }
 }
 
@@ -78,9 +76,7 @@ func (c *cluster) look() {
 	for _, h := range c.hosts {
 		l.Reports = append(l.Reports, h)
 	}
-	if err := c.book.Look(c.t.Context(), l); err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, c.book.Look(c.t.Context(), l))
 }
 
 func end(jobs ...*api.JobReport) {
@@ -205,9 +201,7 @@ func TestRename(t *testing.T) {
 	c.second += 120
 	c.look()
 	names := map[string]bool{}
-	if err := c.store.Each(t.Context(), func(name string, _ []byte) error { names[name] = true; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.store.Each(t.Context(), func(name string, _ []byte) error { names[name] = true; return nil }))
 	if !reflect.DeepEqual(names, map[string]bool{"runs/ns/ctr": true}) {
 		t.Errorf("the store has %v", names)
 	}
@@ -280,9 +274,7 @@ func TestDamagedHistory(t *testing.T) {
 	c.goOn(5, c.job("a", at1, 1))
 	c.second += 120
 	c.look()
-	if err := kept.Write(t.Context(), []store.Entry{{Name: prefix + "other", Value: []byte("{")}, {Name: prefix + "none", Value: []byte("[]")}}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, kept.Write(t.Context(), []store.Entry{{Name: prefix + "other", Value: []byte("{")}, {Name: prefix + "none", Value: []byte("[]")}}))
 	c.open()
 	if all := c.book.Runs(""); len(all.Jobs) != 1 || all.Jobs[0].Name != at1 {
 		t.Errorf("it has %+v", all)

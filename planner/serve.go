@@ -20,8 +20,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 )
 
-// serve serves agents, proxies and operators until ctx ends, and then closes the store. Nothing may
-// use the store after that: another planner may have it.
+// serve serves agents, proxies and operators until ctx ends, and then closes the store.
 func (p *Planner) serve(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, p.kept.Close()) }()
 	server := grpc.NewServer(append(NewIntake(MessageMemory, ReportMemory).Options(), // first, so that it sees calls that others refuse
@@ -32,10 +31,9 @@ func (p *Planner) serve(ctx context.Context) (err error) {
 	api.RegisterPlansServer(server, p.plans)
 	api.RegisterCodecsServer(server, p.codecs)
 	g, ctx := errgroup.WithContext(ctx)
-	// The page and the metrics see plans from here on.
-	p.serving.Store(&services{p.plans, p.codecs, p.runs})
 	g.Go(func() error { return p.live.Run(ctx) })
 	g.Go(func() error { p.lookAfter(ctx); return nil })
+	g.Go(func() error { p.plans.Tend(ctx); return nil })
 	g.Go(func() error { p.keepRuns(ctx); return nil })
 	if p.opts.Act {
 		g.Go(func() error { p.sumPushes(ctx); return nil })

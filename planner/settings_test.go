@@ -19,13 +19,11 @@ func TestSettingsNameTheirFlags(t *testing.T) {
 		"set certificates (--planner-tls-ca, --planner-tls-cert":         func(s *Settings) { s.Listen = "0.0.0.0:0" },
 		"--planner-http nowhere: ":                                       func(s *Settings) { s.HTTP = "nowhere" },
 		"--planner-socket: ":                                             func(s *Settings) { s.Socket = "/dev/null/planner.sock" },
-		"it needs --planner-store kubernetes":                            func(s *Settings) { s.Advertise = "127.0.0.1" },
-		"--planner-advertise requires certificates":                      func(s *Settings) { s.Store, s.Advertise = "kubernetes", "127.0.0.1" },
-		`--planner-store "kubernetes:": `:                                func(s *Settings) { s.Store = "kubernetes:" },
+		"Run one planner with --planner-store FILE":                      func(s *Settings) { s.Store = "kubernetes:ads" },
 		"--planner-store: ":                                              func(s *Settings) { s.Store = "/dev/null/plans.db" },
 	} {
 		t.Run(want, func(t *testing.T) {
-			s := Settings{Listen: "127.0.0.1:0", Live: live.DefaultOptions, Lease: "psidecar-planner"}
+			s := Settings{Listen: "127.0.0.1:0", Live: live.DefaultOptions}
 			change(&s)
 			var ports cli.Ports
 			defer ports.Close()

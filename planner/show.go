@@ -2,17 +2,15 @@ package planner
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/planner/fleet"
@@ -21,11 +19,7 @@ import (
 // planOf returns a job's plan for the page. Errors wrap page.ErrNoJob, which the page turns into
 // "not found".
 func (p *Planner) planOf(job string) (page.Plan, error) {
-	service := p.Plans()
-	if service == nil {
-		return page.Plan{}, fmt.Errorf("%w with a plan here: another planner has the lead", page.ErrNoJob)
-	}
-	d, err := service.Describe(context.Background(), &api.DescribeRequest{Job: job})
+	d, err := p.plans.Describe(context.Background(), &api.DescribeRequest{Job: job})
 	if err != nil || job == "" || len(d.GetJobs()) != 1 {
 		return page.Plan{}, fmt.Errorf("%w with a plan: %q", page.ErrNoJob, job)
 	}
@@ -35,37 +29,26 @@ func (p *Planner) planOf(job string) (page.Plan, error) {
 // runsOf returns the runs of a job, by its scheduler's address or its name, or of all jobs if job
 // is "".
 func (p *Planner) runsOf(job string) (page.Runs, error) {
-	s := p.serving.Load()
-	if s == nil {
-		return page.Runs{}, fmt.Errorf("%w: %w", page.ErrNoJob, errNoLead)
-	}
 	if job == "" {
-		return s.runs.Runs(""), nil
+		return p.runs.Runs(""), nil
 	}
-	found := s.runs.Runs(p.state.Title(job))
+	found := p.runs.Runs(p.state.Title(job))
 	if len(found.Jobs) == 0 {
 		return found, fmt.Errorf("%w with a history: %q", page.ErrNoJob, job)
 	}
 	return found, nil
 }
 
-// errNoLead says that another planner serves.
-var errNoLead = errors.New("another planner has the lead")
-
 // codecsOf returns a job's rules, and what codecs would save, for the page. Rules for its address
 // come before those for its name, which hold for all runs of that name.
 func (p *Planner) codecsOf(job string) (page.Codecs, error) {
-	service := p.Codecs()
-	if service == nil {
-		return page.Codecs{}, fmt.Errorf("%w: %w", page.ErrNoJob, errNoLead)
-	}
-	d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{Job: job})
+	d, err := p.codecs.Describe(context.Background(), &api.DescribeRulesRequest{Job: job})
 	if err != nil {
 		return page.Codecs{}, err
 	}
 	shown := fleet.Codecs(job, d)
 	if name := p.state.Title(job); shown.Rules == "" && name != job { // those of all its runs
-		if d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{Job: name}); err == nil {
+		if d, err := p.codecs.Describe(context.Background(), &api.DescribeRulesRequest{Job: name}); err == nil {
 			shown.Rules = fleet.Codecs(name, d).Rules
 		}
 	}
@@ -76,12 +59,8 @@ func (p *Planner) codecsOf(job string) (page.Codecs, error) {
 // name.
 func (p *Planner) sumsOf(job string) page.SumRules {
 	shown := page.SumRules{Acts: p.opts.Act}
-	service := p.Codecs()
-	if service == nil {
-		return shown
-	}
 	for _, name := range []string{job, p.state.Title(job)} {
-		d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{Job: name})
+		d, err := p.codecs.Describe(context.Background(), &api.DescribeRulesRequest{Job: name})
 		if err != nil {
 			return shown
 		}
@@ -98,11 +77,7 @@ func (p *Planner) sumsOf(job string) page.SumRules {
 
 // measures returns the lines of all following proxies on the measures of all jobs, by host.
 func (p *Planner) measures() [][]measure.Line {
-	service := p.Codecs()
-	if service == nil {
-		return nil
-	}
-	d, err := service.Describe(context.Background(), &api.DescribeRulesRequest{})
+	d, err := p.codecs.Describe(context.Background(), &api.DescribeRulesRequest{})
 	if err != nil {
 		return nil
 	}
@@ -116,8 +91,7 @@ func (p *Planner) measures() [][]measure.Line {
 // hourWithin is how long one turn of keepHour may take before it counts as hung.
 const hourWithin = history.Every + health.Within
 
-// keepHour samples the curves of the last hour, until ctx ends. A standby planner does so too, from
-// the reports that it has, which are none.
+// keepHour samples the curves of the last hour, until ctx ends.
 func (p *Planner) keepHour(ctx context.Context) {
 	beat := p.opts.Health.Add("keeping the last hour", hourWithin)
 	defer beat.End()
@@ -125,7 +99,9 @@ func (p *Planner) keepHour(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		beat.Beat()
-		p.curves.Note(time.Now(), p.reports.All())
+		now, reports := time.Now(), p.reports.All()
+		p.curves.Note(now, reports)
+		p.curves.See(now, reports, p.measures())
 		select {
 		case <-ctx.Done():
 			return
@@ -134,20 +110,19 @@ func (p *Planner) keepHour(ctx context.Context) {
 	}
 }
 
-// handler returns the handler for the page and its API. On a standby planner it forwards to the
-// leader's page.
+// handler returns the handler for the page and its API.
 func (p *Planner) handler() http.Handler {
-	metrics := []prometheus.Collector{planMetrics{p}, p.opts.Policy, p.opts.Front.Guard, silenced(p.reports)}
-	if !p.opts.NamesElsewhere {
-		metrics = append(metrics, p.orders) // else names are set at the agent's
-	}
-	if p.lead != nil {
-		metrics = append(metrics, &p.lead.way)
+	metrics := []prometheus.Collector{p.plans.Metrics(), p.opts.Policy, p.opts.Front.Guard, silenced(p.reports)}
+	if own := p.opts.Identity; own != nil {
+		metrics = append(metrics, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "psidecar_planner_certificate_expiry_timestamp_seconds", Help: "When the certificate in use expires, in Unix seconds."},
+			func() float64 { return float64(own.Expires().Unix()) }))
 	}
 	metrics = append(metrics, p.opts.Collectors...)
-	own := page.Handler(p.state, page.Options{Health: p.opts.Health, Metrics: p.state.Metrics(metrics...), Plan: p.planOf, Codecs: p.codecsOf, Sums: p.sumsOf, Runs: p.runsOf, History: p.curves.History, Names: p.opts.Names})
-	if p.lead == nil {
-		return own
-	}
-	return standbyPage(own, func() netip.AddrPort { return p.lead.elsewhere().Page() })
+	shown := page.Handler(p.state, page.Options{Health: p.opts.Health, Metrics: p.state.Metrics(metrics...), Plan: p.planOf, Codecs: p.codecsOf, Sums: p.sumsOf, Runs: p.runsOf, History: p.curves.History, Names: p.opts.Names})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
+			p.reports.Watch()
+		}
+		shown.ServeHTTP(w, r)
+	})
 }

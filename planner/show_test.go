@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page/history"
 )
 
 // The loop that keeps the last hour turns now and then: it is not late before its

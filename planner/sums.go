@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 

@@ -4,9 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // dense is a State of one job, whose workers use all keys of one block in each step and one
@@ -57,20 +58,14 @@ func (d *dense) Servers(string, page.Range) (s page.Servers, err error) {
 // Rules come when the same was found twice, and go with the job, or where nothing is saved
 // any more.
 func TestSumsByAlpha(t *testing.T) {
-	rules, err := NewCodecs(t.Context(), &store.Memory{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := require.Value(NewCodecs(t.Context(), &store.Memory{}))(t)
 	job := &dense{hosts: []string{"a", "a", "b", "b"}}
 	s := summer{state: job, rules: rules, title: func(job string) string { return job }}
 	const dense = `[{"keys":"0-99","form":"host","by":"planner"},{"form":"none","by":"planner"}]`
 	look := func(when, want string) {
 		t.Helper()
 		s.updateRules(t.Context())
-		d, err := rules.Describe(t.Context(), &api.DescribeRulesRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := require.Value(rules.Describe(t.Context(), &api.DescribeRulesRequest{}))(t)
 		got := ""
 		for _, j := range d.GetRules().GetSums() {
 			got += j.GetRules()
@@ -91,9 +86,7 @@ func TestSumsByAlpha(t *testing.T) {
 	look("again", dense)
 	job.over = true
 	look("over", "")
-	if _, err := rules.SetSums(t.Context(), &api.JobRules{Job: at1, Rules: `[{"form":"none"}]`}); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(rules.SetSums(t.Context(), &api.JobRules{Job: at1, Rules: `[{"form":"none"}]`}))(t)
 	job.over = false
 	look("with a rule of somebody's", `[{"form":"none"}]`)
 	look("again", `[{"form":"none"}]`)

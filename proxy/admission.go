@@ -38,16 +38,19 @@ type admission struct {
 	most int
 	tell func(full bool) // does not block; may be nil
 
-	mu      sync.Mutex  // guards the rest; held while tell is called
-	serving int         // slots in use, at most most
-	scarce  *time.Timer // runs after a lack of descriptors; nil: there is none
-	full    bool        // as last reported by tell
+	mu      sync.Mutex     // guards the rest; held while tell is called
+	serving int            // slots in use, at most most
+	tenants map[uint64]int // listeners by cgroup; no entry is 0
+	cgroups map[uint64]int // slots in use for processes of a cgroup; no entry is 0
+	scarce  *time.Timer    // runs after a lack of descriptors; nil: there is none
+	full    bool           // as last reported by tell
+	crowd   uint64         // as crowded last returned
 
 	spare *os.File // a descriptor that is given up to accept and reset a connection
 }
 
 func newAdmission(most int) *admission {
-	a := &admission{most: most}
+	a := &admission{most: most, tenants: map[uint64]int{}, cgroups: map[uint64]int{}}
 	a.keepSpare()
 	return a
 }
@@ -70,6 +73,58 @@ func (a *admission) leave() {
 	defer a.mu.Unlock()
 	a.serving--
 	a.judge()
+}
+
+// serve notes that there is a listener for a cgroup, until end is called.
+func (a *admission) serve(cgroup uint64) (end func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tenants[cgroup]++
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.tenants[cgroup]--; a.tenants[cgroup] == 0 {
+			delete(a.tenants, cgroup)
+		}
+	}
+}
+
+// claim has a slot that is taken count as one of a cgroup's, 0 where that is not known. It returns
+// false where the cgroup has its share, which is all but an eighth of the slots if there are other
+// cgroups: one of them cannot take the proxy from the rest.
+func (a *admission) claim(cgroup uint64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if cgroup != 0 && len(a.tenants) > 1 && a.cgroups[cgroup] >= a.most-a.most/8 {
+		return false
+	}
+	a.cgroups[cgroup]++
+	return true
+}
+
+// disclaim ends a claim.
+func (a *admission) disclaim(cgroup uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cgroups[cgroup]--; a.cgroups[cgroup] == 0 {
+		delete(a.cgroups, cgroup)
+	}
+}
+
+// crowded returns the cgroup that has nearly its share, three quarters of the slots, and no longer
+// has it below five eighths; 0 if none has. The agent lets its new connections go direct before any
+// is reset.
+func (a *admission) crowded() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	crowd := uint64(0)
+	for cgroup, n := range a.cgroups {
+		if len(a.tenants) > 1 && cgroup != 0 && (n >= a.most-a.most/4 || cgroup == a.crowd && n > a.most*5/8) {
+			crowd = cgroup
+		}
+	}
+	a.crowd = crowd
+	return crowd
 }
 
 // ranShort notes that there was no descriptor left. For a while no connections are taken.

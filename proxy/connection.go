@@ -37,7 +37,8 @@ type connection struct {
 	client, destination netip.AddrPort
 	job, origin         string         // of the listener, at the dialer's end
 	scope               jobs.Scope     // of the process on this host
-	peer                relay.Instance // zero for direct ones
+	peer                relay.Instance // as proven (package link); zero for direct ones
+	peerName            relay.Instance // as it calls itself
 	linkID              uint64
 	codec               string // empty: the link has none
 	past                string // why a direct one bypassed the mesh; empty: no link was wanted
@@ -46,7 +47,9 @@ type connection struct {
 	sums                atomic.Pointer[aggregate.Queue] // nil: its pushes are not summed
 	cookies             []uint64                        // of its sockets
 	kept                *session                        // the session that it carries; nil: it does not survive its link
+	within              bool                            // its ends are on one host; set by the register
 	transit             *transit                        // nil: it cannot change links in order
+	paid                time.Time                       // when encoding last paid, as far as Unneeded knows
 }
 
 // ends identifies a socket by its own address and its peer's. Sockets of different network
@@ -118,6 +121,7 @@ func addCounts(sum *relay.FlowCounts, c relay.FlowCounts) {
 // A connection's counters are in exactly one of open and ended, so that totals never count
 // one twice or drop: mu is held while it changes sides.
 type register struct {
+	instance relay.Instance // of this proxy
 	nextLink atomic.Uint64
 	stopping atomic.Bool
 
@@ -131,6 +135,7 @@ type register struct {
 	closed  []uint64
 	total   map[kind]uint64
 	ended   map[string]*flows // by codec
+	within  flows             // of those with a codec that ended within the host, which are in ended too
 	errors  map[reason.Reason]uint64
 	past    map[string]uint64 // connections that bypassed the mesh, by reason
 	waits   map[bool]uint64   // connections that waited for a mesh port to open, by whether it did
@@ -151,6 +156,7 @@ func (r *register) addConnection(c *connection) {
 	defer r.mu.Unlock()
 	r.last++
 	c.id, c.started = r.last, time.Now()
+	c.within = c.client.Addr().Unmap() == c.destination.Addr().Unmap() || c.peer == r.instance
 	r.open[c.id] = c
 	for _, e := range c.ends() {
 		r.ends[e] = true
@@ -183,6 +189,9 @@ func (r *register) remove(c *connection) {
 		r.ended[c.codec] = sum
 	}
 	sum.addConnection(c)
+	if c.within && c.codec != "" {
+		r.within.addConnection(c)
+	}
 }
 
 // know notes the cookie of a socket that will belong to a connection.
@@ -247,6 +256,7 @@ func (r *register) openConnections() []*connection {
 type totals struct {
 	open, total map[kind]uint64
 	flows       map[string]flows // by codec
+	within      flows            // of connections with a codec within the host, which are in flows too
 	errors      map[reason.Reason]uint64
 	past        map[string]uint64
 	waits       map[bool]uint64
@@ -256,7 +266,7 @@ type totals struct {
 func (r *register) sums() totals {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := totals{open: map[kind]uint64{}, total: maps.Clone(r.total), flows: map[string]flows{}, errors: maps.Clone(r.errors), past: maps.Clone(r.past), waits: maps.Clone(r.waits)}
+	s := totals{open: map[kind]uint64{}, total: maps.Clone(r.total), flows: map[string]flows{}, within: r.within, errors: maps.Clone(r.errors), past: maps.Clone(r.past), waits: maps.Clone(r.waits)}
 	for codec, f := range r.ended {
 		s.flows[codec] = *f
 	}
@@ -265,6 +275,9 @@ func (r *register) sums() totals {
 		f := s.flows[c.codec]
 		f.addConnection(c)
 		s.flows[c.codec] = f
+		if c.within && c.codec != "" {
+			s.within.addConnection(c)
+		}
 	}
 	return s
 }

@@ -5,7 +5,9 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // What an agent asks of a socket that has closed since is answered as while it
@@ -14,14 +16,8 @@ func TestSocketsThatClosed(t *testing.T) {
 	l := listen(t, workerHost)
 	p := &Proxy{conns: newRegister()}
 	connect := func() (c *connection, cookie uint64, local, peer netip.AddrPort) {
-		dialled, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		accepted, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		dialled := require.Value(net.Dial("tcp", l.Addr().String()))(t)
+		accepted := require.Value(l.Accept())(t)
 		t.Cleanup(func() { dialled.Close(); accepted.Close() })
 		cookie, ok := socketCookie(dialled)
 		if !ok || cookie == 0 {
@@ -52,5 +48,31 @@ func TestSocketsThatClosed(t *testing.T) {
 	expect("still open", otherCookie, netip.AddrPort{}, netip.AddrPort{}, true)
 	if n := len(p.conns.cookies); n > 2+maxClosed {
 		t.Errorf("%d cookies are kept", n)
+	}
+}
+
+// What a link within a host carries is no saving between hosts, neither while it is open nor after.
+func TestCarriedIsBetweenHosts(t *testing.T) {
+	far := newTwoHosts(t, nil)
+	client, server := far.dialLinked(t)
+	echo(t, client, server)
+	require.Eventually(t, "bytes to another host count", func() bool { job, _ := far.worker.Carried(); return job > 0 })
+
+	job, in, mesh := newServer(t), listen(t, workerHost), listen(t, serverHost)
+	p, _ := start(t, Options{MeshPort: addrPort(mesh.Addr()).Port(), Codecs: []relay.Codec{compact.New(compact.DefaultLimits)}},
+		[]Listener{{Listener: in, Destination: Fixed(job.addr())}}, mesh)
+	near := &twoHosts{in: in}
+	client, server = near.dial(t), job.next(t)
+	echo(t, client, server)
+	within := func() uint64 { return p.conns.sums().within.toFar.In }
+	require.Eventually(t, "bytes within the host are carried", func() bool { return within() > 0 })
+	if n, _ := p.Carried(); n != 0 {
+		t.Errorf("%d bytes within a host count as carried to another", n)
+	}
+	client.Close()
+	server.Close()
+	require.Eventually(t, "the connection has ended", func() bool { return len(p.conns.openConnections()) == 0 })
+	if n, _ := p.Carried(); n != 0 || within() == 0 {
+		t.Errorf("after the end %d bytes of %d within a host count as carried to another", n, within())
 	}
 }

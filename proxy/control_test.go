@@ -8,19 +8,14 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // The interface for everybody changes nothing and tries nothing; the one for
 // trusted users does.
 func TestOnlyControlChangesRules(t *testing.T) {
-	codec, err := values.New(values.Options{Compact: compact.DefaultLimits, StateBytes: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := New(Options{Values: codec})
-	if err != nil {
-		t.Fatal(err)
-	}
+	codec := require.Value(values.New(values.Options{Compact: compact.DefaultLimits, StateBytes: 1 << 20}))(t)
+	p := require.Value(New(Options{Values: codec}))(t)
 	ask := func(h http.Handler, method, path, body string) int {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(body)))

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -41,12 +40,8 @@ func TestCPULimits(t *testing.T) {
 	write := func(file, text string) {
 		t.Helper()
 		path := filepath.Join(root, file)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write("proc", "0::/pod/container\n")
 	write("cpu.stat", "usage_usec 5\n")
@@ -114,13 +109,7 @@ func limitedGroup(t *testing.T) string {
 		}
 		t.Cleanup(func() {
 			// The kernel may take a moment to let go of a process that has ended.
-			err := os.Remove(group)
-			for end := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = os.Remove(group) {
-				time.Sleep(2 * time.Millisecond)
-			}
-			if err != nil {
-				t.Error(err)
-			}
+			require.Await(t, "the group is removed", func() error { return os.Remove(group) })
 		})
 		err := os.WriteFile(filepath.Join(group, c.file), []byte(c.text), 0o644)
 		if err == nil {

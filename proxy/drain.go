@@ -44,7 +44,7 @@ var errStopped = errors.New("the proxy was stopped")
 // come to rest, or by a reset when Options.Grace is over. The last bytes of a client that has
 // received the end are still carried. Meanwhile messages for this host's processes are held,
 // so that nobody has anything to say: see [drain.hold]. Links between sites end last, so that
-// requests held for a move can still be released. README.md, "Draining connections", has
+// requests held for a move can still be released. docs/design/data-path.md, "Handing over", has
 // what may be lost.
 func (p *Proxy) Drain() {
 	began := time.Now()

@@ -11,9 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/reason"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // libzmq's way with a connection: a message is written in pieces, and when the end
@@ -61,9 +62,7 @@ func shakeHands(t *testing.T, conn, server *net.TCPConn) *worker {
 		server.Close()
 	}()
 	t.Cleanup(func() { w.conn.Close(); <-served })
-	if _, err := zmtp.Handshake(t.Context(), w.conn, zmtp.Config{SocketType: "DEALER", Identity: []byte("ps9")}); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(zmtp.Handshake(t.Context(), w.conn, zmtp.Config{SocketType: "DEALER", Identity: []byte("ps9")}))(t)
 	go func() {
 		defer close(w.ended)
 		w.conn.Read(make([]byte, 1))
@@ -79,9 +78,7 @@ func unread(t *testing.T, c *net.TCPConn) (n int) {
 	if err == nil {
 		err = errors.Join(raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }), err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return n
 }
 
@@ -144,10 +141,10 @@ func TestDrainEndsWhereNobodyReads(t *testing.T) {
 		defer close(sent)
 		meta := pslite.Meta{Request: true, Push: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Float}}
 		for err == nil {
-			err = c.WriteMessage(meta.Append(nil, pslite.DMLC), make([]byte, 16*piece), make([]byte, 8*piece))
+			err = c.Queue(meta.Append(nil, pslite.DMLC), make([]byte, 16*piece), make([]byte, 8*piece))
 		}
 	}()
-	eventually(t, "messages come", func() bool {
+	require.Eventually(t, "messages come", func() bool {
 		all := h.server.conns.openConnections()
 		return len(all) > 0 && all[0].pipe.ToJob.Counts().Messages > 10
 	})
@@ -227,10 +224,8 @@ func TestDrainWaitsForTheEndOfAMessage(t *testing.T) {
 		message = append(zmtp.AppendHeader(message, zmtp.FrameHeader(len(f), i < 2)), f...)
 	}
 	message, rest := message[:len(message)-piece], message[len(message)-piece:]
-	if _, err := workers[0].conn.Write(message); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "a message is half sent", func() bool { return inMessage() == 1 })
+	require.Value(workers[0].conn.Write(message))(t)
+	require.Eventually(t, "a message is half sent", func() bool { return inMessage() == 1 })
 	never := time.Now().Add(time.Hour)
 	d := drain{farewell: map[*connection]bool{}, late: never, last: never}
 	for range 3 {
@@ -239,10 +234,8 @@ func TestDrainWaitsForTheEndOfAMessage(t *testing.T) {
 	if len(d.farewell) > 0 {
 		t.Fatalf("%d were told the end while one spoke", len(d.farewell))
 	}
-	if _, err := workers[0].conn.Write(rest); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "both are told the end", func() bool {
+	require.Value(workers[0].conn.Write(rest))(t)
+	require.Eventually(t, "both are told the end", func() bool {
 		d.sendEnds(conns, time.Now())
 		if len(d.farewell) == 1 {
 			t.Fatal("one was told the end before the other")
@@ -261,7 +254,7 @@ func TestDrainHoldsWhoComesLast(t *testing.T) {
 	h := newTwoHosts(t, nil)
 	h.server.holdFor, h.server.restFor = time.Hour, time.Second
 	conn, server := h.dial(t), h.job.next(t)
-	eventually(t, "the connection is carried", func() bool { return h.server.conns.active() == 1 })
+	require.Eventually(t, "the connection is carried", func() bool { return h.server.conns.active() == 1 })
 	conns := h.server.conns.openConnections()
 	began := time.Now()
 	d := h.server.newDrain(began, 4*time.Hour)
@@ -320,7 +313,7 @@ func TestDrainEndsWhoDoesNotPause(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() { w.conn.Close(); <-spoken })
-	eventually(t, "requests are answered", func() bool { return w.got.Load() > 20 })
+	require.Eventually(t, "requests are answered", func() bool { return w.got.Load() > 20 })
 	conns := p.conns.openConnections()
 	d := p.newDrain(time.Now(), time.Hour)
 	for _, now := range []time.Time{d.late.Add(-time.Second), d.late.Add(time.Second), d.last.Add(-time.Second)} {
@@ -328,12 +321,12 @@ func TestDrainEndsWhoDoesNotPause(t *testing.T) {
 			t.Fatal("a client is sent the end that has not paused")
 		}
 	}
-	eventually(t, "it is sent the end", func() bool {
+	require.Eventually(t, "it is sent the end", func() bool {
 		d.advance(conns, d.last.Add(time.Second))
 		return w.told.Load()
 	})
 	<-spoken
-	eventually(t, "the connection has ended", func() bool { return p.conns.active() == 0 })
+	require.Eventually(t, "the connection has ended", func() bool { return p.conns.active() == 0 })
 	if got := int(w.got.Load()); got != w.sent {
 		t.Errorf("%d of %d requests have arrived", got, w.sent)
 	}
@@ -378,12 +371,9 @@ func TestDrainResetsWhatIsNotSetUp(t *testing.T) {
 			host := job.addr().Addr()
 			p, stop := start(t, Options{MeshPort: addrPort(c.mesh).Port(), PeerPatience: patience, HelloTimeout: patience, Grace: 3 * patience},
 				[]Listener{{Listener: in, Destination: Fixed(job.addr())}})
-			client, err := net.Dial("tcp", in.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			client := require.Value(net.Dial("tcp", in.Addr().String()))(t)
 			defer client.Close()
-			eventually(t, "the connection is being set up", func() bool { return c.waits(p, host) })
+			require.Eventually(t, "the connection is being set up", func() bool { return c.waits(p, host) })
 			stop()
 			if n := p.passes.state().Drained[drainNotSetUp]; n != 1 || len(job.conns) > 0 {
 				t.Errorf("%d connections are counted as not set up, want 1; %d have reached the process", n, len(job.conns))

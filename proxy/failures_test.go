@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Of very many failures few are logged, which say how many are not.
@@ -27,10 +28,7 @@ func TestFewFailuresAreLogged(t *testing.T) {
 	for line := range strings.Lines(out.String()) {
 		lines++
 		if _, text, ok := strings.Cut(strings.TrimSpace(line), "omitted="); ok {
-			more, err := strconv.Atoi(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			more := require.Value(strconv.Atoi(text))(t)
 			omitted += more
 		}
 	}

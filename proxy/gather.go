@@ -6,10 +6,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // gather sets up the summing of pushes on a connection, and hearing of the answers to them,
@@ -67,7 +67,7 @@ func (p *Proxy) gather(c *connection) (end func(), err error) {
 			if c.transit != nil {
 				if name, data, err := zmtp.ParseCommand(c.transit.theirs); err == nil && string(name) == zmtp.CommandReady {
 					if r, err := zmtp.ParseReady(data); err == nil {
-						h.Continue(r)
+						h.Ready(r)
 					}
 				}
 			}
@@ -143,7 +143,7 @@ func (p *Proxy) aggregateState() *aggregate.Counts {
 }
 
 var (
-	descAggregate       = prometheus.NewDesc("psidecar_proxy_aggregate_pushes_total", "Pushes of several workers on this host to one server: sums (sent with others' values), carried (sent as zeros), partial (sent as zeros for keys that others carried), alone (waited for a busy link, but no other push arrived), repeated (retransmitted by PS_RESEND while part of a sum), lost (connections reset because the carrier's connection broke, or with PS_RESEND sent without knowing that the carrier had arrived, because its worker was gone).", []string{"what"}, nil)
+	descAggregate       = prometheus.NewDesc("psidecar_proxy_aggregate_pushes_total", "Pushes of several workers on this host to one server: sums (sent with others' values), carried (sent as zeros), partial (sent as zeros for keys that others carried), alone (waited for a busy link, but no other push arrived), lost (connections reset because the carrier's connection broke).", []string{"what"}, nil)
 	descAggregateSpared = prometheus.NewDesc("psidecar_proxy_aggregate_spared_bytes_total", "Bytes of values that did not leave this host because they were added to another worker's push.", nil, nil)
 	descAggregateHeld   = prometheus.NewDesc("psidecar_proxy_aggregate_held_bytes", "Bytes of sums waiting for their link.", nil, nil)
 	descAggregatePassed = prometheus.NewDesc("psidecar_proxy_aggregate_passed_total", "Pushes of --aggregate-least bytes or more that were not summed, by reason.", []string{"reason"}, nil)
@@ -162,7 +162,6 @@ func (p *Proxy) collectAggregate(out chan<- prometheus.Metric) {
 	counter(descAggregate, c.Carried, "carried")
 	counter(descAggregate, c.Partial, "partial")
 	counter(descAggregate, c.Alone, "alone")
-	counter(descAggregate, c.Repeated, "repeated")
 	counter(descAggregate, c.Lost, "lost")
 	counter(descAggregateSpared, c.SparedBytes)
 	out <- prometheus.MustNewConstMetric(descAggregateHeld, prometheus.GaugeValue, float64(c.HeldBytes))

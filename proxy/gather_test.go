@@ -10,6 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // heldBack is a queue with or without a push that waits.
@@ -28,14 +29,8 @@ func (h *heldBack) Close()              { h.closed = true }
 func TestWaitingPushOverALinkThatCannotGather(t *testing.T) {
 	for name, waits := range map[string]bool{"a push waits": true, "nothing waits": false} {
 		t.Run(name, func(t *testing.T) {
-			sums, err := aggregate.New(aggregate.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := New(Options{MeshPort: 9814, Insecure: true, Aggregate: sums, Log: slog.New(slog.DiscardHandler)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			sums := require.Value(aggregate.New(aggregate.Options{}))(t)
+			p := require.Value(New(Options{MeshPort: 9814, Insecure: true, Aggregate: sums, Log: slog.New(slog.DiscardHandler)}))(t)
 			q := &heldBack{waits: waits}
 			job, process := tcpPair(t)
 			far, other := tcpPair(t)
@@ -76,16 +71,10 @@ func TestWaitingPushOverALinkThatCannotGather(t *testing.T) {
 func tcpPair(t *testing.T) (one, other net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer l.Close()
-	if one, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		t.Fatal(err)
-	}
-	if other, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
+	one = require.Value(net.Dial("tcp", l.Addr().String()))(t)
+	other = require.Value(l.Accept())(t)
 	t.Cleanup(func() { one.Close(); other.Close() })
 	return one, other
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // The two hosts of these tests are two loopback addresses.
@@ -24,10 +25,7 @@ const (
 
 func listen(t testing.TB, host string) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", host+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", host+":0"))(t)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -86,10 +84,7 @@ func startAfter(t testing.TB, opts Options, before func(*Proxy), job []Listener,
 	if opts.Reach.Owner == nil && opts.Reach.Ports == nil {
 		opts.Reach.Ports = []PortRange{{1, 65535}}
 	}
-	p, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(New(opts))(t)
 	before(p)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -128,10 +123,7 @@ func newTwoHosts(t testing.TB, change func(worker, server *Options)) *twoHosts {
 
 func (h *twoHosts) dial(t testing.TB) *net.TCPConn {
 	t.Helper()
-	c, err := net.Dial("tcp", h.in.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(net.Dial("tcp", h.in.Addr().String()))(t)
 	t.Cleanup(func() { c.Close() })
 	return c.(*net.TCPConn)
 }
@@ -142,9 +134,9 @@ func (h *twoHosts) dialLinked(t testing.TB) (client, server *net.TCPConn) {
 	t.Helper()
 	for range 20 {
 		client, server = h.dial(t), h.job.next(t)
-		eventually(t, "the worker's proxy carries the connection", func() bool { return h.worker.carries(client) != "" })
+		require.Eventually(t, "the worker's proxy carries the connection", func() bool { return h.worker.carries(client) != "" })
 		if h.worker.carries(client) == kindLink {
-			eventually(t, "the server's proxy carries the connection", func() bool { return h.server.carries(client) == kindAccepted })
+			require.Eventually(t, "the server's proxy carries the connection", func() bool { return h.server.carries(client) == kindAccepted })
 			return client, server
 		}
 		t.Log("a connection went directly")
@@ -184,25 +176,13 @@ func echo(t testing.TB, client, server *net.TCPConn) {
 	t.Helper()
 	for _, way := range [][2]*net.TCPConn{{client, server}, {server, client}} {
 		want := []byte("some bytes on their way")
-		if _, err := way[0].Write(want); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(way[0].Write(want))(t)
 		got := make([]byte, len(want))
 		way[1].SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := io.ReadFull(way[1], got); err != nil || !bytes.Equal(got, want) {
 			t.Fatalf("got %q, %v", got, err)
 		}
 		way[1].SetReadDeadline(time.Time{})
-	}
-}
-
-// eventually waits for a count that another goroutine makes.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not so after a minute: %s", what)
-		}
 	}
 }
 

@@ -12,16 +12,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy is at the host at whose mesh port it answers, and at no other; what
 // another says of itself does not make it so.
 func TestPeersAreWhereTheyAnswer(t *testing.T) {
 	withJobs := func() *jobs.Jobs {
-		all, err := jobs.New(jobs.Options{Dir: t.TempDir()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := require.Value(jobs.New(jobs.Options{Dir: t.TempDir()}))(t)
 		return all
 	}
 	mesh := listen(t, serverHost)
@@ -35,9 +33,7 @@ func TestPeersAreWhereTheyAnswer(t *testing.T) {
 		port = addrPort(mesh.Addr()).Port()
 		other, err = net.Listen("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), port).String())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	at, _ := start(t, Options{MeshPort: port, Jobs: withJobs()}, nil, mesh)
 	elsewhere, _ := start(t, Options{MeshPort: port, Jobs: withJobs()}, nil, other)
 	judge, _ := start(t, Options{MeshPort: port, Jobs: withJobs()}, nil)

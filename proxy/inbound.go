@@ -38,6 +38,9 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 	if end() {
 		return reason.Errorf(reason.Silent, "link from %s: reset before its hello: too many pending handshakes from its source", from)
 	}
+	if errors.Is(err, link.ErrNothing) {
+		return nil
+	}
 	if err != nil {
 		return reason.Wrap(err, "link from %s", from)
 	}
@@ -55,13 +58,8 @@ func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
 		p.takeShared(arrival{conn, far, hello, netns}, codec, id)
 		return nil
 	}
-	if offer, ok := spareOffered(hello.Offers); ok && p.opts.Jobs != nil {
-		a := arrival{conn, far, hello, netns}
-		return p.takeVisit(a, func() error { return p.serveSpare(a, offer) })
-	}
 	if hello.Destination.Port() == p.opts.MeshPort && p.opts.Jobs != nil {
-		a := arrival{conn, far, hello, netns}
-		return p.takeVisit(a, func() error { return p.serveSite(a) })
+		return p.takeSite(arrival{conn, far, hello, netns})
 	}
 	defer p.entry.leave()
 	if isOffer && o.Kind != keep.Begin {
@@ -89,7 +87,7 @@ func (a *arrival) source() netip.Addr { return addrPort(a.conn.RemoteAddr()).Add
 // refusal and can pass it on.
 func (p *Proxy) inbound(a arrival) error {
 	from, far, hello := addrPort(a.conn.RemoteAddr()), a.far, a.hello
-	c := &connection{kind: kindAccepted, client: hello.Client, destination: hello.Destination, peer: hello.Instance, linkID: hello.ID}
+	c := &connection{kind: kindAccepted, client: hello.Client, destination: hello.Destination, peer: hello.Proven, peerName: hello.Instance, linkID: hello.ID}
 	c.pipe.Far = far
 	// The destination is connected before the codec is opened and the answer sent: only then
 	// is it known whether the link can be accepted.
@@ -98,16 +96,17 @@ func (p *Proxy) inbound(a arrival) error {
 		p.refuse(far, err)
 		return reason.Wrap(err, "link from %s", from)
 	}
+	defer p.entry.disclaim(scope.Cgroup)
 	c.scope = scope
 	answer := link.Answer{Instance: p.instance, Accepted: p.accepted(hello.Offers)}
-	if err := p.openLink(c, matching(hello.Offers, answer.Accepted), relay.Link{ID: hello.ID, Dialer: hello.Instance, Acceptor: p.instance}); err != nil {
+	if err := p.openLink(c, matching(hello.Offers, answer.Accepted), relay.Link{ID: hello.ID, Dialer: hello.Proven, Acceptor: p.instance}); err != nil {
 		p.refuse(far, err)
 		c.pipe.Abandon()
 		return err
 	}
 	if o, ok := offered(hello.Offers); ok {
 		if holder := p.kept.holder(); holder != nil {
-			c.kept = p.kept.beginSession(c, holder, keep.Meta{Session: o.Session, Far: a.source(), Cgroup: scope.Cgroup})
+			c.kept = p.kept.beginSession(c, holder, keep.Meta{Session: o.Session, Far: a.source()})
 		}
 		if c.kept != nil {
 			answer.Accepted = append(answer.Accepted, beginOffer(o.Session))
@@ -135,9 +134,9 @@ func (p *Proxy) inbound(a arrival) error {
 	return p.carryOn(c)
 }
 
-// takeVisit serves a link that is between the proxies themselves, and has a slot, in a goroutine of its
-// own: it must not count as a connection of the job, or Drain would wait for it.
-func (p *Proxy) takeVisit(a arrival, serve func() error) error {
+// takeSite serves a link between sites, which has a slot, in a goroutine of its own: it must not
+// count as a connection of the job, or Drain would wait for it.
+func (p *Proxy) takeSite(a arrival) error {
 	source := handshake.SourceOf(addrPort(a.conn.RemoteAddr()).Addr())
 	if !p.visits.begin(source) {
 		p.entry.leave()
@@ -147,7 +146,7 @@ func (p *Proxy) takeVisit(a arrival, serve func() error) error {
 	p.sites.Go(func() {
 		defer p.entry.leave()
 		defer p.visits.end(source)
-		if err := serve(); err != nil {
+		if err := p.serveSite(a); err != nil {
 			p.fail(err)
 		}
 		a.far.Close()
@@ -170,7 +169,8 @@ func (p *Proxy) serveSite(a arrival) error {
 	return nil
 }
 
-// admit connects c to its real destination, if the link may have that.
+// admit connects c to its real destination, if the link may have that. Without an error the slot
+// counts as one of the destination's cgroup.
 func (p *Proxy) admit(c *connection, a arrival) (jobs.Scope, error) {
 	scope, err := p.mayServe(c.destination, a)
 	if err != nil {
@@ -181,8 +181,12 @@ func (p *Proxy) admit(c *connection, a arrival) (jobs.Scope, error) {
 	if p.conns.stopping.Load() {
 		return scope, reason.Errorf(reason.Stopping, "this proxy is stopping")
 	}
+	if err := p.claim(scope.Cgroup); err != nil {
+		return scope, err
+	}
 	job, err := p.dial(c.destination, p.opts.localDial())
 	if err != nil {
+		p.entry.disclaim(scope.Cgroup)
 		return scope, err
 	}
 	c.pipe.Job = job

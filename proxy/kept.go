@@ -356,13 +356,24 @@ func (p *Proxy) carryKept(s *session, c *connection) error {
 			s.endSession()
 			return err
 		}
-		if c, err = s.goOn(err); err != nil {
-			s.k.countTaken(false)
-			relay.Reset(s.job)
+		// The link broke when nothing was left for it here. The other end, which may not know
+		// that, can go on; one that does has forgotten the session, and nothing is lost.
+		over := c.pipe.JobEnded() && c.pipe.Keeping.FarOver()
+		next, err := s.goOn(err)
+		switch {
+		case err == nil:
+			s.k.countTaken(true)
+			c = next
+			continue
+		case over:
 			s.endSession()
-			return fmt.Errorf("%s to %s: %w", s.page.Meta().Client, s.page.Meta().Destination, err)
+			s.job.Close()
+			return nil
 		}
-		s.k.countTaken(true)
+		s.k.countTaken(false)
+		relay.Reset(s.job)
+		s.endSession()
+		return fmt.Errorf("%s to %s: %w", s.page.Meta().Client, s.page.Meta().Destination, err)
 	}
 }
 

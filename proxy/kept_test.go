@@ -11,12 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -110,7 +111,7 @@ func TestLinksBreak(t *testing.T) {
 				break
 			}
 			for _, p := range []*Proxy{h.worker, h.server} {
-				eventually(t, "the connection is over", func() bool { return p.conns.active() == 0 })
+				require.Eventually(t, "the connection is over", func() bool { return p.conns.active() == 0 })
 			}
 			t.Logf("%d breaks, taken up %d times", breaks, h.worker.kept.taken)
 			if h.worker.kept.taken < 5 || h.worker.kept.lost+h.server.kept.lost > 0 {
@@ -124,13 +125,10 @@ func TestLinksBreak(t *testing.T) {
 // take.
 func issued(t *testing.T) *link.Identity {
 	t.Helper()
-	f := require.NewAuthority(t, "ca").Issue(t, t.TempDir(), "proxy", time.Now().Add(time.Hour), require.CertificateParts...)
+	f := certs.NewAuthority(t, "ca").Issue(t, t.TempDir(), "proxy", time.Now().Add(time.Hour), certs.Parts...)
 	var files link.Files
 	files.Cert, files.Key, files.CA = f.Cert, f.Key, f.CA
-	i, err := link.LoadIdentity(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := require.Value(link.LoadIdentity(files))(t)
 	return i
 }
 
@@ -154,9 +152,7 @@ func TestBrokenHandshakes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			at, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var peer sync.WaitGroup
 			defer peer.Wait()
 			defer at.Close()

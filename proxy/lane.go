@@ -252,7 +252,7 @@ func (n *lane) serveLane(host netip.AddrPort) {
 	defer n.endLinks()
 	// The end that dialed the links dials the lane as well, since it can reach the other.
 	if n.key.dialed {
-		conn, err := n.ls.k.dialLane(host)
+		conn, err := n.ls.k.dialLane(host, n.key.peer)
 		if err != nil {
 			n.ls.k.p.log.Debug("no link for acks", "to", host, "error", err)
 			return
@@ -288,7 +288,7 @@ func (n *lane) serveLane(host netip.AddrPort) {
 func (n *lane) attachConn(conn net.Conn) bool {
 	k := n.ls.k
 	holder := k.keeper.Load()
-	tcp := tcpOf(conn)
+	tcp := relay.TCP(conn)
 	if holder == nil || tcp == nil {
 		return false
 	}
@@ -377,14 +377,13 @@ func (n *lane) endLinks() {
 	}
 }
 
-// dialLane dials the proxy of a host for a lane.
-func (k *kept) dialLane(to netip.AddrPort) (net.Conn, error) {
+// dialLane dials the proxy of a host for a lane of its links.
+func (k *kept) dialLane(to netip.AddrPort, peer relay.Instance) (net.Conn, error) {
 	p := k.p
 	at := netip.AddrPortFrom(to.Addr(), p.opts.MeshPort)
 	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at,
 		Offers: []link.Offer{{Codec: keep.Name, Data: keep.Offer{Kind: keep.Acks}.Append(nil)}}}
-	conn, _, err := p.links.Dial(p.life, at.String(), h)
-	return conn, err
+	return p.dialPeer(p.life, h, peer)
 }
 
 // takeLane serves a lane that another proxy dialed, which has a slot, to its end.
@@ -402,7 +401,7 @@ func (p *Proxy) takeLane(a arrival) {
 // registered under the peer's instance before the answer, so that links which refer to it
 // find it.
 func (p *Proxy) useLane(a arrival) error {
-	key := laneKey{a.hello.Instance, false}
+	key := laneKey{a.hello.Proven, false}
 	ls := &p.kept.lanes
 	ls.mu.Lock()
 	n := ls.all[key]
@@ -424,13 +423,4 @@ func (p *Proxy) useLane(a arrival) error {
 	}
 	<-n.dead
 	return nil
-}
-
-// tcpOf returns the TCP connection below a link, nil where there is none.
-func tcpOf(c net.Conn) *net.TCPConn {
-	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
-		c = t.NetConn()
-	}
-	t, _ := c.(*net.TCPConn)
-	return t
 }

@@ -1,15 +1,12 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/internal/cputime"
 	"github.com/psidecar/psidecar/proxy/payoff"
 )
 
@@ -66,13 +63,9 @@ const ticksPerSecond = 100
 
 // read returns the usage since it was last called.
 func (m *usageMeter) read(now time.Time) (u payoff.Usage, err error) {
-	text, err := os.ReadFile("/proc/stat")
+	total, idle, err := cputime.Read("/proc")
 	if err != nil {
 		return u, err
-	}
-	total, idle, err := parseStat(text)
-	if err != nil {
-		return u, fmt.Errorf("/proc/stat: %w", err)
 	}
 	var used unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
@@ -93,19 +86,4 @@ func (m *usageMeter) read(now time.Time) (u payoff.Usage, err error) {
 	}
 	m.total, m.idle, m.own = total, idle, own
 	return u, nil
-}
-
-// parseStat returns the time of all processors, and how much of it they were idle, of the text of
-// /proc/stat.
-func parseStat(text []byte) (total, idle uint64, err error) {
-	line, _, _ := bytes.Cut(text, []byte("\n"))
-	// user nice system idle iowait irq softirq steal; what follows is contained in user and nice.
-	var t [8]uint64
-	if _, err := fmt.Sscanf(string(line), "cpu %d %d %d %d %d %d %d %d", &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]); err != nil {
-		return 0, 0, errors.New("its first line has no times of processors")
-	}
-	for _, n := range t {
-		total += n
-	}
-	return total, t[3] + t[4], nil
 }

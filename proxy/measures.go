@@ -107,7 +107,7 @@ func (p *Proxy) carried() []carried {
 		if job != "" {
 			named[c.origin] = job
 		}
-		one := carried{job: job, direct: c.kind == kindDirect, past: c.past, codec: c.codec, sameHost: c.client.Addr().Unmap() == c.destination.Addr().Unmap() || c.peer == p.instance, to: c.destination, summed: c.summed()}
+		one := carried{job: job, direct: c.kind == kindDirect, past: c.past, codec: c.codec, sameHost: c.within, to: c.destination, summed: c.summed()}
 		one.none = p.opts.Titles.Of(c.origin, c.job).Wishes.Codec == noneCodec
 		if c.pipe.Payoff != nil {
 			one.payoff, one.busy = c.pipe.Payoff.Figures(), c.pipe.Payoff.Load.Passes()
@@ -174,7 +174,7 @@ func past(c *carried) *measure.Gap {
 		return &measure.Gap{Reason: noProxy, Why: "direct: no proxy answered at the mesh port of the other host",
 			Do: "start psidecar up (or agent --intercept and proxy) there, with the same --mesh-port, before the job; a connection stays direct until it breaks"}
 	}
-	return &measure.Gap{Reason: c.past, Why: "direct: the link to the other host's proxy failed (" + c.past + ")", Do: "see both proxies' logs; proxy/README.md lists the reasons"}
+	return &measure.Gap{Reason: c.past, Why: "direct: the link to the other host's proxy failed (" + c.past + ")", Do: "see both proxies' logs; docs/troubleshooting.md lists the reasons"}
 }
 
 // encoded returns why a connection has no codec; nil: it has one.
@@ -198,11 +198,11 @@ func (p *Proxy) compactLine(job string, all []carried) measure.Line {
 		g := p.encoded(c)
 		switch {
 		case g == nil && c.busy:
-			return &measure.Gap{Reason: busyHost, Why: "this host's processors are busy or the proxy's CPU limit is reached, and the job sends more messages when they are not encoded", Do: "nothing; --codec compact always encodes"}
+			return &measure.Gap{Reason: busyHost, Why: "this host's processors are busy or the proxy's CPU limit is reached, and the job sends more messages when they are not encoded", Do: "--codec compact encodes in any case"}
 		case g != nil || c.payoff == nil || c.payoff.Encodes:
 			return g
 		}
-		return &measure.Gap{Reason: fastLink, Why: "the link is fast: encoding takes longer than it saves", Do: "nothing; --codec compact always encodes"}
+		return &measure.Gap{Reason: fastLink, Why: "the link is fast, so encoding takes longer than it saves", Do: "--codec compact encodes in any case"}
 	})
 	switch {
 	case len(p.opts.Codecs) == 0:
@@ -291,7 +291,7 @@ func (p *Proxy) valueLine(job string, all []carried, m valueMeasure, held, local
 		l.Judge()
 		return l
 	}
-	// Rules apply to connections within a host only if they say so.
+	// To connections within a host not all rules apply.
 	within, _ := m.asked(local)
 	l := p.line(job, m.name, all, func(c *carried) *measure.Gap {
 		switch g := p.encoded(c); {
@@ -326,13 +326,15 @@ func unfitting(why values.Reason, connections int) measure.Gap {
 	switch why {
 	case values.ReasonUnpulled:
 		g.Why = "no push could be thresholded so far: each is for keys that its worker has not pulled, or the first of its keys, and may carry initial values"
-		g.Do = "nothing while workers push initial values; if they never pull the keys that they push, use psidecar plan codecs set --threshold-unpulled"
+		g.Do = "wait if workers still push initial values; if they never pull the keys that they push, use psidecar plan codecs set --threshold-unpulled"
+	case values.ReasonAssigned:
+		g.Why = "the servers assign pushes, and would store zeros for values that are held back"
 	case values.ReasonType:
 		g.Why = "no push could be thresholded: the type of its values is unknown"
 		g.Do = "set the type with --char-values float32 of psidecar proxy, up or plan codecs set"
 	default:
 		g.Why = "no push could be thresholded so far (" + string(why) + ")"
-		g.Do = "see proxy/README.md for the meaning and what to do"
+		g.Do = "see docs/troubleshooting.md for the meaning and what to do"
 	}
 	return g
 }
@@ -391,7 +393,11 @@ func (p *Proxy) placementLine(job string, all []carried) measure.Line {
 	if p.opts.Jobs == nil || !p.opts.Jobs.Placed() {
 		unset = &measure.Gap{Reason: measure.NotSet, Why: "keys are at home", Do: "--placement placement.json, written by psidecar partition --out"}
 	}
-	return p.routedLine(job, measure.Placement, "--placement", all, unset)
+	l := p.routedLine(job, measure.Placement, "--placement", all, unset)
+	if s := p.routed()[job]; unset == nil && s.Stays == "slicer" {
+		l.Lack(measure.Gap{Reason: s.Stays, Why: s.StaysWhy + ": keys asked of another server than their home are not placed"})
+	}
+	return l
 }
 
 // movesLine returns the line of --act. Keys of servers whose handler is unknown do not move,
@@ -402,9 +408,18 @@ func (p *Proxy) movesLine(job string, all []carried) measure.Line {
 		unset = &measure.Gap{Reason: measure.NotSet, Why: "this proxy does not carry out plans", Do: "set --act and --planner on all hosts before the job starts"}
 	}
 	l := p.routedLine(job, measure.Moves, "--act", all, unset)
-	if s, ok := p.routed()[job]; unset == nil && ok && s.Handler != migrate.Adds.String() && s.Handler != migrate.Assigns.String() {
+	// Of a job whose keys stay all together the handler is not found out.
+	if s, ok := p.routed()[job]; unset == nil && ok && (s.Stays == "" || s.Stays == "commands") && s.Handler != migrate.Adds.String() && s.Handler != migrate.Assigns.String() {
 		l.On = 0
 		l.Lack(measure.Gap{Reason: handlerless, Why: "the servers' handler is " + s.Handler, Do: "set --handler add or assign if that is what they do, or --allow-probe to detect it"})
+		l.Judge()
+	}
+	if s := p.routed()[job]; unset == nil && s.Stays != "" {
+		// Of several tables the keys of some may move.
+		if s.Stays != "commands" {
+			l.On = 0
+		}
+		l.Lack(measure.Gap{Reason: s.Stays, Why: s.StaysWhy})
 		l.Judge()
 	}
 	return l

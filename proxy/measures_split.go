@@ -37,9 +37,6 @@ func splitWanted(in *jobs.PartsState) string {
 	if in.Keys > 0 {
 		text += fmt.Sprintf(", %d keys in parts", in.Keys)
 	}
-	if n := len(in.Spare); n > 0 {
-		text += fmt.Sprintf(", %d spare servers", n)
-	}
 	if in.Wanted != jobs.AutoParts || in.Target == 0 {
 		return text
 	}

@@ -10,22 +10,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/payoff"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // With --codec auto the line of the codec says on how many connections messages pass, and why.
 func TestMeasuresOfCodecAuto(t *testing.T) {
 	codec := thresholding(t)
-	p, err := New(Options{MeshPort: 9814, Codecs: []relay.Codec{codec}, Auto: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(New(Options{MeshPort: 9814, Codecs: []relay.Codec{codec}, Auto: true}))(t)
 	pays, not := &payoff.Figures{Encodes: true}, &payoff.Figures{}
 	l := lineOf(t, p.measures(measuredJob, []carried{
 		{codec: values.Name}, // nothing is known yet
@@ -48,10 +46,7 @@ func TestMeasuresOfCodecAuto(t *testing.T) {
 // thresholding is a codec that holds back pushed values.
 func thresholding(t *testing.T) *values.Codec {
 	t.Helper()
-	c, err := values.New(values.Options{Compact: compact.DefaultLimits, Rules: []values.Rule{{Threshold: 0.99}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(values.New(values.Options{Compact: compact.DefaultLimits, Rules: []values.Rule{{Threshold: 0.99}}}))(t)
 	return c
 }
 
@@ -70,10 +65,7 @@ const measuredJob = "198.18.0.1:9000"
 // many, and of the others why not.
 func TestMeasuresByConnection(t *testing.T) {
 	codec := thresholding(t)
-	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}}))(t)
 	all := []carried{
 		{codec: values.Name, to: netip.MustParseAddrPort(measuredJob)}, {codec: values.Name},
 		{codec: values.Name, sameHost: true},
@@ -117,15 +109,10 @@ func TestMeasuresByConnection(t *testing.T) {
 // to the scheduler, by itself and in the sum of all hosts.
 func TestThresholdWithoutBarriersSaysSo(t *testing.T) {
 	codec := thresholding(t)
-	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}}))(t)
 	server, scheduler := carried{codec: values.Name, to: netip.MustParseAddrPort("198.18.0.2:7000")}, carried{direct: true, past: noProxy, to: netip.MustParseAddrPort(measuredJob)}
 	said := func(rule values.Rule, all ...carried) bool {
-		if err := codec.SetRules([]values.Rule{rule}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, codec.SetRules([]values.Rule{rule}))
 		l := lineOf(t, measure.Of(p.measures(measuredJob, all), measuredJob, false), measure.Threshold)
 		if l.On != 1 {
 			t.Errorf("it holds on %d connections", l.On)
@@ -149,10 +136,7 @@ func TestThresholdWithoutBarriersSaysSo(t *testing.T) {
 // and a threshold that somebody asked for says so.
 func TestThresholdWithoutLinksSaysSo(t *testing.T) {
 	codec := thresholding(t)
-	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}}))(t)
 	ok, why := p.mayLink(netip.MustParseAddrPort(measuredJob))
 	if ok || why != notConfigured {
 		t.Fatalf("a link without TLS: %v, %q", ok, why)
@@ -179,14 +163,8 @@ func TestMeasuresOfValues(t *testing.T) {
 		measure.PullQuantize:  {values.Rule{PullQuantize: 4}, "--pull-quantize 4"},
 		measure.Wire:          {values.Rule{Wire: "bf16"}, "--wire bf16"},
 	} {
-		codec, err := values.New(values.Options{Compact: compact.DefaultLimits, Rules: []values.Rule{c.rule}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		codec := require.Value(values.New(values.Options{Compact: compact.DefaultLimits, Rules: []values.Rule{c.rule}}))(t)
+		p := require.Value(New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}}))(t)
 		lines := p.measures(measuredJob, []carried{{codec: values.Name}, {direct: true, past: noProxy}})
 		if l := lineOf(t, lines, name); l.State != measure.Part || l.Setting != c.setting || l.From != "flags" || l.On != 1 {
 			t.Errorf("%s: %+v; want %q on one of two connections", name, l, c.setting)
@@ -209,13 +187,8 @@ func TestMeasuresOfValues(t *testing.T) {
 // A rule that the planner gives counts before those of flags, and is said to be its.
 func TestMeasuresByThePlanner(t *testing.T) {
 	codec := thresholding(t)
-	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := codec.SetPlanned([]values.Rule{{Job: measuredJob, Quantize: 4, Keys: values.Range{First: 5, Last: 9}}, {Job: measuredJob}}); err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}}))(t)
+	require.NoError(t, codec.SetPlanned([]values.Rule{{Job: measuredJob, Quantize: 4, Keys: values.Range{First: 5, Last: 9}}, {Job: measuredJob}}))
 	all := []carried{{codec: values.Name}}
 	l := lineOf(t, p.measures(measuredJob, all), measure.Quantize)
 	if l.State != measure.On || l.From != "planner" || l.Setting != "--quantize 4 for keys 5-9" {
@@ -242,9 +215,7 @@ func TestMeasuresOfOpenConnections(t *testing.T) {
 	state := func() (st State) {
 		answer := httptest.NewRecorder()
 		h.worker.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/api/v1/connections", nil))
-		if err := json.Unmarshal(answer.Body.Bytes(), &st); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(answer.Body.Bytes(), &st))
 		return st
 	}
 	if l := lineOf(t, state().Measures, measure.Threshold); l.State != measure.On || l.On != 1 {
@@ -261,7 +232,7 @@ func TestMeasuresOfOpenConnections(t *testing.T) {
 			t.Logf("the line: %+v; connections %+v", l, state().Connections)
 		}
 	}()
-	eventually(t, "the connection past the mesh counts", func() bool {
+	require.Eventually(t, "the connection past the mesh counts", func() bool {
 		l = lineOf(t, h.worker.Measures(), measure.Threshold)
 		return l.State == measure.Off && l.Connections == 1 && len(l.Not) == 1 && l.Not[0].Reason == noProxy
 	})
@@ -285,13 +256,8 @@ func TestMeasuresOfOpenConnections(t *testing.T) {
 // nobody asked for a threshold.
 func TestMeasuresWhileDraining(t *testing.T) {
 	codec := thresholding(t)
-	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := codec.SetPlanned([]values.Rule{{Job: measuredJob, End: 50}}); err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}}))(t)
+	require.NoError(t, codec.SetPlanned([]values.Rule{{Job: measuredJob, End: 50}}))
 	for name, says := range map[string]string{measure.Threshold: "the next 50 pushes of each layer", measure.Unchanged: "disabled by psidecar plan codecs drain"} {
 		l := lineOf(t, p.measures(measuredJob, []carried{{codec: values.Name}}), name)
 		if l.State != measure.Off || len(l.Not) != 1 || l.Not[0].Reason != draining || !strings.Contains(l.Not[0].Why, says) || !strings.Contains(l.Not[0].Do, "clear") {
@@ -309,17 +275,12 @@ func TestThresholdThatFitsNoPushSaysSo(t *testing.T) {
 		}
 	}
 	codec := thresholding(t)
-	p, err := New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(New(Options{MeshPort: 9814, Values: codec, Codecs: []relay.Codec{codec}}))(t)
 	sender, receiver, err := codec.Open(relay.Link{
 		ID: 1, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: relay.NewMemory(1 << 20),
 		Client: netip.MustParseAddrPort("198.18.0.1:40000"), Destination: netip.MustParseAddrPort("198.18.0.2:9001"), Origin: "here", Job: measuredJob,
 	}, codec.Offer())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer sender.Close()
 	defer receiver.Close()
 	sender.(relay.Greeter).Ready(zmtp.Ready{Identity: []byte("ps9")})

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -108,7 +109,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 		// It was there before, and may only be busy.
 		dialer.ConnectTimeout = max(dialer.ConnectTimeout, knownPatience*dialer.ConnectTimeout)
 	}
-	far, answer, err := p.link(&dialer, c.destination.Addr(), mesh, h)
+	far, answer, err := p.link(&dialer, c, mesh, h)
 	switch {
 	case err == nil:
 		if err := p.linked(c, far, answer, h.ID); err != nil {
@@ -125,9 +126,14 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	// This proxy has given up, so nothing is learned about the other one.
 	case p.setup.Err() != nil:
 		return false, errLeaves
+	case errors.Is(err, errCrowded):
+		return false, reason.Errorf(reason.NoPeer, "connection from %s to %s: %w", c.client, c.destination, err)
 	// The job would have got the same error without proxies.
 	case reason.Of(err) == reason.Unreachable, reason.Of(err) == reason.NoDescriptors:
 		return false, err
+	// Whoever keeps a proxy busy must not bring about connections without TLS. The process tries again.
+	case p.opts.TLS != nil && p.peers.slow(c.destination.Addr(), err):
+		return false, reason.Errorf(reason.NoPeer, "connection from %s to %s: the proxy there has answered lately, and is slow now: %w", c.client, c.destination, err)
 	}
 	// Whatever it is that keeps the two proxies apart, the job need not suffer.
 	why, news := whyPast(err), false
@@ -162,19 +168,55 @@ func (p *Proxy) linked(c *connection, far net.Conn, answer *link.Answer, id uint
 	if r, ok := c.pipe.Outbound.(jobs.Line); ok && slices.ContainsFunc(answer.Accepted, func(o link.Offer) bool { return o.Codec == link.Runs }) {
 		r.Linked()
 	}
-	c.pipe.Far, c.peer, c.linkID = far, answer.Instance, id
-	l := relay.Link{ID: id, Dialer: p.instance, Acceptor: answer.Instance, Dialed: true}
+	c.pipe.Far, c.peer, c.peerName, c.linkID = far, answer.Proven, answer.Instance, id
+	l := relay.Link{ID: id, Dialer: p.instance, Acceptor: answer.Proven, Dialed: true}
 	// Only package jobs' lines route.
 	l.Routes, _ = c.pipe.Outbound.(relay.Routes)
 	return p.openLink(c, answer.Accepted, l)
 }
 
-// link dials the proxy of a host, until setup ends. It tries again while one that was there may be
-// replaced, or one that is new may appear.
-func (p *Proxy) link(dialer *link.Dialer, host netip.Addr, mesh string, h *link.Hello) (net.Conn, *link.Answer, error) {
-	awaited := false
+// The proxy of a host allows handshakesPerSource of this one. dialingToHost is how many connections
+// dial it at a time, and dialingOfScope how many of those are of one scope: a tenant that connects
+// to more waits for itself, for at most dialTurn.
+const (
+	dialingToHost  = handshakesPerSource * 3 / 4
+	dialingOfScope = handshakesPerSource / 2
+	dialTurn       = 30 * time.Second
+)
+
+// errCrowded means that a connection's scope has too many others that are about to be made. The host
+// is not to blame, and is not reached past its proxy.
+var errCrowded = fmt.Errorf("more connections of its processes than %d are being made to that host, for more than %v", dialingOfScope, dialTurn)
+
+// dialing is what connections that are about to be made have a share of.
+type dialing struct {
+	scope jobs.Scope
+	host  netip.Addr
+}
+
+// dialLink dials the proxy of the destination once, when it is c's turn.
+func (p *Proxy) dialLink(dialer *link.Dialer, c *connection, mesh string, h *link.Hello) (net.Conn, *link.Answer, error) {
+	turn, cancel := context.WithTimeout(p.setup, dialTurn)
+	defer cancel()
+	host := c.destination.Addr()
+	end, err := p.ofScopes.Take(turn, dialing{c.scope, host})
+	if err != nil {
+		return nil, nil, errCrowded
+	}
+	defer end()
+	if end, err = p.toHosts.Take(turn, host); err != nil {
+		return nil, nil, errCrowded
+	}
+	defer end()
+	return dialer.Dial(p.setup, mesh, h)
+}
+
+// link dials the proxy of the destination, until setup ends. It tries again while one that was there
+// may be replaced, or one that is new may appear.
+func (p *Proxy) link(dialer *link.Dialer, c *connection, mesh string, h *link.Hello) (net.Conn, *link.Answer, error) {
+	host, awaited := c.destination.Addr(), false
 	for {
-		far, answer, err := dialer.Dial(p.setup, mesh, h)
+		far, answer, err := p.dialLink(dialer, c, mesh, h)
 		if !p.peers.mayReturn(host, err, p.opts.PeerGrace) {
 			if !p.peers.mayAppear(host, err, p.opts.PeerPatience) {
 				if awaited {
@@ -311,7 +353,7 @@ func (p *Proxy) openLink(c *connection, offered []link.Offer, l relay.Link) erro
 			// The codec dials it only when it finds several processes of the other host
 			// behind this one's links.
 			l.Lane = func(ctx context.Context, data []byte) (net.Conn, error) {
-				return p.dialShared(ctx, c.destination, codec.Name(), data)
+				return p.dialShared(ctx, c, codec.Name(), data)
 			}
 			var err error
 			if c.pipe.Sender, c.pipe.Receiver, err = codec.Open(l, o.Data); err != nil {

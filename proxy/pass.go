@@ -265,7 +265,7 @@ func (s *passes) handOver(t *transit) error {
 		return reason.Errorf(reason.NotKept, "%w", err)
 	}
 	defer file.Close()
-	if err := (*heir).Leave(s.p.kept.numbers.Add(1), bare(t.job), file); err != nil {
+	if err := (*heir).Leave(s.p.kept.numbers.Add(1), relay.TCP(t.job), file); err != nil {
 		return reason.Errorf(reason.NotKept, "handing the connection over: %w", err)
 	}
 	t.job.Close()
@@ -281,15 +281,6 @@ func (t *transit) reset() {
 	if t.line != nil {
 		t.line.Close()
 	}
-}
-
-// bare returns the TCP connection to the process, nil where there is none.
-func bare(c net.Conn) *net.TCPConn {
-	if under, wraps := c.(interface{ NetConn() net.Conn }); wraps {
-		c = under.NetConn()
-	}
-	tcp, _ := c.(*net.TCPConn)
-	return tcp
 }
 
 // agentStays is how long a proxy that is about to end waits to see whether the agent ends too, as

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // While a host is cut off, a proxy that is about to end goes on with the connections of
@@ -111,9 +113,7 @@ func TestHostsAreAwaitedInVain(t *testing.T) {
 	_, server, client, process := replaceableHosts(t, compactOnly)
 	message := messages(rand.New(rand.NewPCG(1, 2)))
 	go client.Write(message)
-	if _, err := io.ReadFull(process, make([]byte, len(message))); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(io.ReadFull(process, make([]byte, len(message))))(t)
 	server.now.opts.Grace = time.Second
 	server.now.passes.answers = func(context.Context, netip.Addr) bool { return false }
 	if waited := server.now.passes.awaitHosts(); waited < 500*time.Millisecond {
@@ -156,9 +156,7 @@ func TestAConnectionWaitsForAHostThatIsCutOff(t *testing.T) {
 			for _, way := range [][2]*net.TCPConn{{client, process}, {process, client}} {
 				said := messages(rng)
 				go way[0].Write(said)
-				if _, err := io.ReadFull(way[1], make([]byte, len(said))); err != nil {
-					t.Fatal(err)
-				}
+				require.Value(io.ReadFull(way[1], make([]byte, len(said))))(t)
 			}
 			back, looked := make(chan struct{}), make(chan struct{}, 1)
 			server.now.passes.answers = func(context.Context, netip.Addr) bool {
@@ -171,7 +169,7 @@ func TestAConnectionWaitsForAHostThatIsCutOff(t *testing.T) {
 			worker.stop()
 			<-looked // its time is over
 			if !c.cutOff {
-				eventually(t, "it is given up", func() bool { return server.now.passes.state().Lost == 1 })
+				require.Eventually(t, "it is given up", func() bool { return server.now.passes.state().Lost == 1 })
 				return
 			}
 			<-looked

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/proxy/keep"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // closing is a connection that calls a function when it is closed.
@@ -22,10 +23,7 @@ func (c *closing) Close() error {
 // A connection that cannot go on is reset without the lock of passes: closing it may wait for the
 // locks of all jobs, and the goroutine that answers the agent's pings takes the lock.
 func TestLostConnectionIsResetWithoutTheLock(t *testing.T) {
-	p, err := New(Options{MeshPort: 9814, Insecure: true, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(New(Options{MeshPort: 9814, Insecure: true, Log: slog.New(slog.DiscardHandler)}))(t)
 	s := &p.passes
 	close(s.halt) // the proxy ends, and has no heir
 	mine, process := net.Pipe()

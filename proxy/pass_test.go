@@ -20,6 +20,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // estate is an heir that holds what a proxy leaves for the test to give to the next.
@@ -86,10 +87,7 @@ type replaceable struct {
 func (r *replaceable) begin() {
 	var mesh []net.Listener
 	if r.mesh != "" {
-		l, err := net.Listen("tcp", r.mesh)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		l := require.Value(net.Listen("tcp", r.mesh))(r.t)
 		mesh = append(mesh, l)
 	}
 	o := r.options()
@@ -175,10 +173,9 @@ func TestReplacedProxiesHandOver(t *testing.T) {
 				case <-time.After(time.Duration(rng.IntN(100)) * time.Millisecond):
 				}
 				if n%4 > 0 { // else perhaps before they go on
-					goOn := func() bool { return worker.now.conns.active() == 1 && server.now.conns.active() == 1 }
-					for !goOn() && !closed(over) {
-						time.Sleep(time.Millisecond)
-					}
+					require.Eventually(t, "both go on, or all is over", func() bool {
+						return worker.now.conns.active() == 1 && server.now.conns.active() == 1 || closed(over)
+					})
 				}
 				replaced := c.which(n, worker, server)
 				var ending sync.WaitGroup
@@ -193,7 +190,7 @@ func TestReplacedProxiesHandOver(t *testing.T) {
 				}
 			}
 			for _, r := range []*replaceable{worker, server} {
-				eventually(t, "the connection is over", func() bool { return r.now.conns.active() == 0 })
+				require.Eventually(t, "the connection is over", func() bool { return r.now.conns.active() == 0 })
 				lost += r.now.passes.state().Lost
 			}
 			if t.Logf("replaced %d times", n); n < 8 || lost > 0 {
@@ -201,6 +198,39 @@ func TestReplacedProxiesHandOver(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A proxy that begins while the agent is away goes on with what was left to it: whose
+// connections these are is known.
+func TestTakenOverWhileTheAgentIsAway(t *testing.T) {
+	worker, server, client, process := replaceableHosts(t, compactOnly)
+	rng := rand.New(rand.NewPCG(1, 2))
+	first := messages(rng)
+	for _, way := range [][2]*net.TCPConn{{client, process}, {process, client}} {
+		go way[0].Write(first)
+		require.Value(io.ReadFull(way[1], make([]byte, len(first))))(t)
+	}
+	with, away := server.options, &agentOf{err: errors.New("no agent")}
+	server.options = func() Options {
+		o := with()
+		o.Reach.Owner = away.owner
+		return o
+	}
+	server.stop()
+	server.begin()
+	server.estate.give(server.now)
+	more := appendPush(nil, rng, 10, 100)
+	go client.Write(more)
+	if _, err := io.ReadFull(process, make([]byte, len(more))); err != nil {
+		t.Error(err)
+	}
+	for _, r := range []*replaceable{worker, server} {
+		if n := r.now.passes.state().Lost; n > 0 {
+			t.Errorf("%d connections were lost", n)
+		}
+	}
+	client.Close()
+	process.Close()
 }
 
 func closed(c chan struct{}) bool {
@@ -220,9 +250,7 @@ func TestAgentsRoomIsCountedOnce(t *testing.T) {
 	hello := messages(rng)
 	for _, way := range [][2]*net.TCPConn{{client, process}, {process, client}} {
 		go way[0].Write(hello)
-		if _, err := io.ReadFull(way[1], make([]byte, len(hello))); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(io.ReadFull(way[1], make([]byte, len(hello))))(t)
 	}
 	s := &worker.now.passes
 	worker.estate.room = 1
@@ -230,7 +258,7 @@ func TestAgentsRoomIsCountedOnce(t *testing.T) {
 	s.counts.Left = 7 // before, and not in that room any more
 	s.mu.Unlock()
 	for range 2 {
-		eventually(t, "the connection is to be handed over", func() bool {
+		require.Eventually(t, "the connection is to be handed over", func() bool {
 			open := worker.now.conns.openConnections()
 			if len(open) != 1 {
 				return false // it is between two links
@@ -239,7 +267,7 @@ func TestAgentsRoomIsCountedOnce(t *testing.T) {
 			return passes
 		})
 		// This proxy does not end after all.
-		eventually(t, "it goes on over another link", func() bool {
+		require.Eventually(t, "it goes on over another link", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return len(s.asked) == 0
@@ -260,18 +288,14 @@ func TestNobodyTakesOver(t *testing.T) {
 	hello := messages(rand.New(rand.NewPCG(1, 2)))
 	for _, way := range [][2]*net.TCPConn{{client, process}, {process, client}} {
 		go way[0].Write(hello)
-		if _, err := io.ReadFull(way[1], make([]byte, len(hello))); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(io.ReadFull(way[1], make([]byte, len(hello))))(t)
 	}
 	server.estate.within = time.Second
 	server.stop()
 	if n := len(server.estate.left); n != 1 {
 		t.Fatalf("%d connections were left, want 1", n)
 	}
-	if err := client.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 	if _, err := client.Read(make([]byte, 1)); !os.IsTimeout(err) {
 		t.Errorf("the client's connection did not wait: %v", err)
 	}
@@ -279,7 +303,7 @@ func TestNobodyTakesOver(t *testing.T) {
 	if _, err := client.Read(make([]byte, 1)); !reason.IsReset(err) {
 		t.Errorf("the client got %v, want a reset", err)
 	}
-	eventually(t, "it is counted", func() bool { return worker.now.passes.state().Lost == 1 && worker.now.count(reason.NotKept) == 1 })
+	require.Eventually(t, "it is counted", func() bool { return worker.now.passes.state().Lost == 1 && worker.now.count(reason.NotKept) == 1 })
 	// A proxy that comes later resets its end at once.
 	server.begin()
 	server.estate.give(server.now)
@@ -296,33 +320,24 @@ func TestCutOffWhileHandedOver(t *testing.T) {
 	hello := messages(rng)
 	for _, way := range [][2]*net.TCPConn{{client, process}, {process, client}} {
 		go way[0].Write(hello)
-		if _, err := io.ReadFull(way[1], make([]byte, len(hello))); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(io.ReadFull(way[1], make([]byte, len(hello))))(t)
 	}
 	server.estate.within = time.Second
 	server.stop()
 	ended := time.Now()
-	cut, err := net.Listen("tcp", server.mesh) // between the two proxies
-	if err != nil {
-		t.Fatal(err)
-	}
+	cut := require.Value(net.Listen("tcp", server.mesh))(t) // between the two proxies
 	mesh := listen(t, serverHost)
 	o := server.options()
 	o.Grace = 20 * time.Second
 	server.now, server.stop = start(t, o, nil, mesh)
 	server.estate.give(server.now)
-	if err := cut.(*net.TCPListener).SetDeadline(ended.Add(server.estate.within)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cut.(*net.TCPListener).SetDeadline(ended.Add(server.estate.within)))
 	silent, err := cut.Accept() // and nobody answers
 	if err != nil {
 		t.Fatalf("the worker's proxy does not dial: %v; %d lost", err, worker.now.passes.state().Lost)
 	}
 	<-time.After(2*server.estate.within - time.Since(ended))
-	if err := cut.(*net.TCPListener).SetDeadline(time.Time{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cut.(*net.TCPListener).SetDeadline(time.Time{}))
 	t.Cleanup(func() { cut.Close() })
 	go forward(cut, mesh)
 	silent.Close()
@@ -340,9 +355,7 @@ func TestOthersDoNotTakeOver(t *testing.T) {
 	worker, server, client, process := replaceableHosts(t, compactOnly)
 	hello := messages(rand.New(rand.NewPCG(1, 2)))
 	go client.Write(hello)
-	if _, err := io.ReadFull(process, make([]byte, len(hello))); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(io.ReadFull(process, make([]byte, len(hello))))(t)
 	c := server.now.conns.openConnections()[0]
 	ask := func(change func(h *link.Hello, o *keep.Pass)) error {
 		h := &link.Hello{Instance: worker.now.instance, ID: 99, Client: c.client, Destination: c.destination}
@@ -379,13 +392,11 @@ func TestOlderProxies(t *testing.T) {
 	}
 	t.Run("dials", func(t *testing.T) {
 		_, server, client, _ := replaceableHosts(t, compactOnly)
-		eventually(t, "the connection is known", func() bool { return server.now.conns.active() == 1 })
+		require.Eventually(t, "the connection is known", func() bool { return server.now.conns.active() == 1 })
 		c := server.now.conns.openConnections()[0]
 		h := &link.Hello{ID: 7, Client: c.client, Destination: c.destination, Offers: older(server.now.offers())}
 		far, answer, err := server.now.links.Dial(t.Context(), server.mesh, h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer far.Close()
 		if _, ok := passOffered(answer.Accepted); ok || len(answer.Accepted) == 0 {
 			t.Errorf("it is answered %+v", answer.Accepted)
@@ -398,20 +409,13 @@ func TestOlderProxies(t *testing.T) {
 			[]Listener{{Listener: in, Destination: Fixed(job.addr())}})
 		p.LeaveTo(new(estate))
 		client := (&twoHosts{in: in}).dial(t)
-		conn, err := mesh.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := require.Value(mesh.Accept())(t)
 		defer conn.Close()
 		acceptor := link.Acceptor{HelloTimeout: time.Minute}
 		far, h, err := acceptor.Accept(t.Context(), conn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := link.Reply(far, &link.Answer{Accepted: older(h.Offers)}); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the connection is carried", func() bool { return p.conns.active() == 1 })
+		require.NoError(t, err)
+		require.NoError(t, link.Reply(far, &link.Answer{Accepted: older(h.Offers)}))
+		require.Eventually(t, "the connection is carried", func() bool { return p.conns.active() == 1 })
 		go func() { // ends when it receives the end
 			io.Copy(io.Discard, far)
 			far.Close()
@@ -456,9 +460,7 @@ func TestALongEndLosesNoConnection(t *testing.T) {
 	streams := [2][]byte{messages(rng), messages(rng)}
 	for i, way := range [][2]net.Conn{{client, process}, {process, client}} {
 		go way[0].Write(streams[i])
-		if _, err := io.ReadFull(way[1], make([]byte, len(streams[i]))); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(io.ReadFull(way[1], make([]byte, len(streams[i]))))(t)
 	}
 	server.stop()
 	time.Sleep(2 * server.estate.within) // it might have been busy with another connection

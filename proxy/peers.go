@@ -44,6 +44,7 @@ type peers struct {
 // that it has none (until).
 type peer struct {
 	met   bool      // it had a proxy when last tried
+	seen  time.Time // when that answered last
 	first time.Time // since when a host is waited for of which nothing was known
 	away  time.Time // since when it has not answered, although it may be back soon
 	until time.Time // when to try again
@@ -120,9 +121,26 @@ func (p *peers) mayAppear(host netip.Addr, err error, patience time.Duration) bo
 
 // met notes that a host has a proxy.
 func (p *peers) met(host netip.Addr) {
-	if before := p.set(host, peer{met: true}); !before.met {
+	if before := p.set(host, peer{met: true, seen: time.Now()}); !before.met {
 		p.save()
 	}
+}
+
+// slowLasts is how long after its last answer a proxy that does not answer in time counts as slow,
+// rather than gone.
+const slowLasts = 5 * time.Minute
+
+// slow reports whether a link failed, with err, only because a proxy that has answered lately did not
+// do so in time, or had no room for another handshake.
+func (p *peers) slow(host netip.Addr, err error) bool {
+	var timeout interface{ Timeout() bool }
+	if reason.Of(err) != reason.HelloTimeout && !reason.IsReset(err) && !(errors.As(err, &timeout) && timeout.Timeout()) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.hosts[host]
+	return h.met && time.Since(h.seen) < slowLasts
 }
 
 // missed notes that a link has failed, and reports whether that is news.

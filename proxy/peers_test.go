@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy whose mesh port opens a moment after the first connection to its host
@@ -24,20 +26,14 @@ func TestMeshPortThatOpensLate(t *testing.T) {
 	mesh := addrPort(late.Addr()).Port()
 	late.Close()
 	p, _ := start(t, Options{MeshPort: mesh, PeerPatience: time.Minute}, []Listener{{Listener: in, Destination: Fixed(job.addr())}})
-	first, err := net.Dial("tcp", in.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := require.Value(net.Dial("tcp", in.Addr().String()))(t)
 	defer first.Close()
-	eventually(t, "the host is waited for", func() bool {
+	require.Eventually(t, "the host is waited for", func() bool {
 		p.peers.mu.Lock()
 		defer p.peers.mu.Unlock()
 		return !p.peers.hosts[job.addr().Addr()].first.IsZero()
 	})
-	l, err := net.Listen("tcp", late.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", late.Addr().String()))(t)
 	start(t, Options{MeshPort: mesh}, nil, l)
 	echo(t, first.(*net.TCPConn), job.next(t))
 	s := p.conns.sums()
@@ -94,21 +90,15 @@ func TestNextProxyKnowsHosts(t *testing.T) {
 	if p.peers.known(netip.MustParseAddr("198.18.0.7")) {
 		t.Error("a host counts as one with a proxy that had none any more")
 	}
-	first, err := net.Dial("tcp", in.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := require.Value(net.Dial("tcp", in.Addr().String()))(t)
 	defer first.Close()
-	eventually(t, "the host is waited for, or not", func() bool {
+	require.Eventually(t, "the host is waited for, or not", func() bool {
 		p.peers.mu.Lock()
 		defer p.peers.mu.Unlock()
 		h := p.peers.hosts[host]
 		return !h.away.IsZero() || !h.until.IsZero()
 	})
-	l, err := net.Listen("tcp", away.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", away.Addr().String()))(t)
 	start(t, Options{MeshPort: mesh}, nil, l)
 	echo(t, first.(*net.TCPConn), job.next(t))
 	if s := p.conns.sums(); s.total[kindLink] != 1 || s.total[kindDirect] != 0 {
@@ -121,9 +111,7 @@ func TestNextProxyKnowsHosts(t *testing.T) {
 func TestNoListOfHosts(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "peers")
-	if err := os.WriteFile(file, []byte("\x00\n198.18.0.1\nnobody\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("\x00\n198.18.0.1\nnobody\n"), 0o600))
 	p := newPeers(time.Second)
 	p.keepFile(file, slog.Default())
 	if len(p.hosts) != 1 || !p.known(netip.MustParseAddr("198.18.0.1")) {

@@ -9,7 +9,6 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
-	"github.com/psidecar/psidecar/proxy/jobs"
 )
 
 // Print writes the state of a proxy for people: its connections, with the bytes that the job
@@ -52,9 +51,6 @@ func (s *State) Print(w io.Writer, measures bool) {
 		fmt.Fprintf(w, "  %s\t%s -> %s\t%s\tsent %d as %d bytes\treceived %d as %d\n", c.Kind, c.Client, c.Destination, codecOf(&c),
 			c.ToFar.JobBytes, c.ToFar.FarBytes, c.ToJob.JobBytes, c.ToJob.FarBytes)
 	}
-	for i := range s.Jobs {
-		printSpare(w, &s.Jobs[i])
-	}
 	if s.Shared != nil {
 		printShared(w, s.Shared)
 	}
@@ -69,40 +65,11 @@ func (s *State) Print(w io.Writer, measures bool) {
 // printAggregate writes which pushes of this host's workers were summed, and why others were
 // not.
 func printAggregate(w io.Writer, c *aggregate.Counts) {
-	fmt.Fprintf(w, "  pushes summed on this host: %d carried in %d sums, %d carried in part, %d bytes saved; %d waited alone; %d retransmitted; %d lost with their carrier's connection; %d bytes held now\n",
-		c.Carried, c.Sums, c.Partial, c.SparedBytes, c.Alone, c.Repeated, c.Lost, c.HeldBytes)
+	fmt.Fprintf(w, "  pushes summed on this host: %d carried in %d sums, %d carried in part, %d bytes saved; %d waited alone; %d lost with their carrier's connection; %d bytes held now\n",
+		c.Carried, c.Sums, c.Partial, c.SparedBytes, c.Alone, c.Lost, c.HeldBytes)
 	for _, why := range slices.Sorted(maps.Keys(c.Passed)) {
 		fmt.Fprintf(w, "    not summed: %s\t%d\n", why, c.Passed[why])
 	}
-}
-
-// printSpare writes what a job's spare servers carry, as this host sees them.
-func printSpare(w io.Writer, j *jobs.State) {
-	if j.InParts == nil {
-		return
-	}
-	for _, r := range j.InParts.Spare {
-		if !r.Connected && r.SentBytes == 0 {
-			continue
-		}
-		away := ""
-		if !r.Connected {
-			away = ", not connected"
-		}
-		fmt.Fprintf(w, "  spare server at %s: sent %d bytes, received %d%s; %d requests (%d bytes) in flight; room for %d bytes%s\n",
-			r.Host, r.SentBytes, r.ReceivedBytes, printSpared(r.SparedBytes), r.Requests, r.Bytes, r.Free, away)
-	}
-	if r := j.InParts.Serves; r != nil {
-		fmt.Fprintf(w, "  spare server of this host: sent %d bytes%s, received %d, %d links\n", r.SentBytes, printSpared(r.SparedBytes), r.ReceivedBytes, r.Links)
-	}
-}
-
-// printSpared says how many bytes of values a spare server left out, if any.
-func printSpared(n uint64) string {
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" (%d left out, pulled by another worker before)", n)
 }
 
 // printShared writes what was sent once to hosts where several processes pull the same.
@@ -122,13 +89,13 @@ func printValues(w io.Writer, v *ValuesState) {
 	if len(v.Forms) == 0 && len(v.Rules) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nvalues: %d rules, %d values held back, %d bytes for residuals and remembered values\n", len(v.Rules), v.Waiting, v.StateBytes)
+	fmt.Fprintf(w, "\nvalues: %d codec rules, %d values held back, %d bytes for residuals and remembered values\n", len(v.Rules), v.Waiting, v.StateBytes)
 	fmt.Fprintln(w, "  codec\tlayers\tvalues\tsent\tbytes before\tafter\tratio")
 	for _, f := range v.Forms {
 		fmt.Fprintf(w, "  %s\t%d\t%d\t%d\t%d\t%d\t1/%.1f\n", f.Form, f.Layers, f.Values, f.Sent, f.Bytes, f.Encoded, float64(f.Bytes)/float64(max(f.Encoded, 1)))
 	}
 	for _, why := range slices.Sorted(maps.Keys(v.Reasons)) {
-		fmt.Fprintf(w, "  %s\t%d times\n", why, v.Reasons[why])
+		fmt.Fprintf(w, "  unmodified: %s\t%d times\n", why, v.Reasons[why])
 	}
 }
 

@@ -15,7 +15,7 @@
 //	accepted   link ─► ServeLinks, greet, inbound ─► real destination
 //	direct     process ─► Serve, outbound ─► real destination, bypassing the mesh
 //
-// outbound.go and inbound.go set them up; package link makes the link and package relay carries the
+// accept.go takes them from listeners, outbound.go and inbound.go set them up; package link makes the link and package relay carries the
 // bytes. Everything else that comes to the mesh port is told apart in greet: links between sites
 // (package jobs), lanes for acknowledgements (lane.go) and for shared values (shared.go), and links
 // that resume a connection.
@@ -63,22 +63,21 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/internal/handshake"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/policy"
+	"github.com/psidecar/psidecar/internal/shares"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/payoff"
-	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -103,6 +102,11 @@ type Options struct {
 	// Auto has messages encoded only where that pays (--codec auto), except where a rule concerns
 	// their values.
 	Auto bool
+	// Spares lets connections bypass the proxy where their links are fast, as long as nothing else
+	// is asked for; see [Proxy.Spares].
+	Spares bool
+	// Trials has those of Auto, besides others that are made of what Options has; nil: there are no others.
+	Trials *payoff.Trials
 	// Values is the one of Codecs that changes values, if any. Its rules and counts are served with
 	// the proxy's state.
 	Values *values.Codec
@@ -205,6 +209,8 @@ type Proxy struct {
 	load       payoff.Load                  // of this host's processors, with Options.Auto
 	entry      *admission                   // slots for connections
 	greeting   *handshake.Set               // connections to mesh ports before their hello
+	ofScopes   *shares.Of[dialing]          // of links that are being dialed
+	toHosts    *shares.Of[netip.Addr]       // likewise
 	reach      *reach
 	identities *identities // of other hosts' proxies
 	sums       sumRules
@@ -216,6 +222,7 @@ type Proxy struct {
 	restoring  string     // why what waits of pushes could not be taken up, as last logged
 	advising   sync.Mutex // held during a trial of codecs: one at a time
 	conns      *register
+	asked      atomic.Bool // see Spares
 	// work counts connections being served. life is the context of all of them; kill ends it by
 	// force.
 	work sync.WaitGroup
@@ -250,12 +257,14 @@ func New(opts Options) (*Proxy, error) {
 	}
 	p := &Proxy{
 		opts: opts, memory: relay.NewMemory(opts.MemoryBytes), log: opts.Log, failures: newFailures(opts.Log),
-		dialer:  dial.MarkingDialer(opts.Mark, opts.Log),
-		peers:   newPeers(opts.Retry),
-		conns:   newRegister(),
-		reach:   newReach(opts.Reach),
+		dialer:   patientDialer(opts.Mark, opts.Log),
+		peers:    newPeers(opts.Retry),
+		conns:    newRegister(),
+		reach:    newReach(opts.Reach),
+		ofScopes: shares.New[dialing](dialingOfScope), toHosts: shares.New[netip.Addr](dialingToHost),
 		holdFor: holdFor, restFor: restFor, pauseFor: pauseFor, identities: newIdentities(),
 	}
+	p.load.Trial.Among = opts.Trials
 	// Hosts of the previous proxy are known before the first connection comes.
 	p.peers.keepFile(opts.PeersFile, opts.Log)
 	p.greeting = handshake.New(handshake.Affordable(maxHandshakes), handshakesPerSource)
@@ -269,13 +278,11 @@ func New(opts Options) (*Proxy, error) {
 	if _, err := rand.Read(p.instance[:]); err != nil {
 		return nil, fmt.Errorf("proxy: choosing a name for this process: %w", err)
 	}
+	p.conns.instance = p.instance
 	p.links = link.Dialer{Net: p.dialer, ConnectTimeout: opts.ConnectTimeout, AnswerTimeout: opts.localDial() + opts.HelloTimeout, TLS: opts.TLS}
-	p.acceptor = link.Acceptor{HelloTimeout: opts.HelloTimeout, TLS: opts.TLS}
+	p.acceptor = link.Acceptor{Instance: p.instance, HelloTimeout: opts.HelloTimeout, TLS: opts.TLS}
 	if opts.Aggregate != nil {
 		opts.Aggregate.Bound(p.memory)
-	}
-	if opts.Jobs != nil {
-		opts.Jobs.BoundKept(p.memory)
 	}
 	p.kept.init(p)
 	p.passes.init(p)
@@ -288,6 +295,10 @@ func New(opts Options) (*Proxy, error) {
 // TellFull sets a function that is called when the proxy takes no more connections, for want of
 // slots or descriptors, and when it does again. It must not block. Call it before connections come.
 func (p *Proxy) TellFull(tell func(full bool)) { p.entry.tell = tell }
+
+// Crowded returns the cgroup whose connections use so much of what the proxy can carry that new ones
+// should go direct; 0: there is none.
+func (p *Proxy) Crowded() uint64 { return p.entry.crowded() }
 
 // Run serves listeners of the job and of the mesh until ctx ends, and then ends in order: nothing
 // is accepted any more, and connections get Options.Grace to come to rest or to be handed over. It
@@ -351,119 +362,6 @@ func (p *Proxy) route(ctx context.Context) error {
 		return nil
 	}
 	return p.opts.Jobs.Run(ctx)
-}
-
-// Serve accepts connections of the job until ctx ends or the listener is closed, which it is on
-// return. Each is carried in a goroutine of its own, and may outlast Serve.
-func (p *Proxy) Serve(ctx context.Context, l Listener) error {
-	if p.opts.Jobs != nil {
-		p.opts.Jobs.Names(l.Scope, l.Job)
-	}
-	return p.accept(ctx, l.Listener, p.admitted(func(c *net.TCPConn) error {
-		destination, err := l.Destination(c)
-		if err != nil {
-			return reason.Errorf(reason.NoDestination, "connection from %s: %w", c.RemoteAddr(), err)
-		}
-		// Carrying it would connect to the same listener again, and so on.
-		if destination == addrPort(c.LocalAddr()) {
-			return reason.Errorf(reason.Loop, "connection from %s was made to the proxy itself", c.RemoteAddr())
-		}
-		return p.outbound(c, l, destination)
-	}))
-}
-
-// ServeLinks accepts links of other proxies likewise. netns is the inode of the listener's network
-// namespace, 0 for this process's own.
-func (p *Proxy) ServeLinks(ctx context.Context, l net.Listener, netns uint64) error {
-	return p.accept(ctx, l, func(c *net.TCPConn) error { return p.greet(c, netns) })
-}
-
-// admitted wraps serve so that it is called only with a free slot, which it holds until it returns.
-func (p *Proxy) admitted(serve func(*net.TCPConn) error) func(*net.TCPConn) error {
-	return func(c *net.TCPConn) error {
-		if err := p.enter(c.RemoteAddr()); err != nil {
-			return err
-		}
-		defer p.entry.leave()
-		return serve(c)
-	}
-}
-
-// enter takes a slot, which the caller has to release by entry.leave.
-func (p *Proxy) enter(from net.Addr) error {
-	if !p.entry.enter() {
-		return reason.Errorf(reason.TooMany, "connection from %s: %d are open already", from, p.entry.most)
-	}
-	return nil
-}
-
-// acceptFor is how long a listener's loop waits for a connection before it beats again.
-const acceptFor = time.Second
-
-// accept calls serve for each connection, in a goroutine of its own. It survives a lack of
-// descriptors, by shedding the connections that it cannot accept.
-func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPConn) error) error {
-	stop := context.AfterFunc(ctx, func() { l.Close() })
-	defer stop()
-	defer l.Close()
-	const shortest, longest = 5 * time.Millisecond, time.Second
-	beat := p.opts.Health.Add("taking connections at "+l.Addr().String(), health.Within)
-	defer beat.End()
-	bounded, _ := l.(interface{ SetDeadline(time.Time) error })
-	for wait := shortest; ; {
-		beat.Beat()
-		if bounded != nil {
-			bounded.SetDeadline(time.Now().Add(acceptFor)) // a listener that was closed says so itself
-		} else {
-			beat.Rest()
-		}
-		conn, err := l.Accept()
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			continue
-		case err == nil:
-			// The pause is only for errors in a row.
-			wait = shortest
-			p.serveConn(conn, serve)
-			continue
-		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
-			return nil
-		case reason.IsNoDescriptors(err):
-			// The connection stays in the kernel's queue after a failed accept, and would
-			// fail the next one too.
-			p.conns.failed(reason.NoDescriptors)
-			p.entry.ranShort()
-			p.entry.shed(l)
-		default:
-			p.conns.failed(reason.Accept)
-		}
-		p.log.Warn("cannot accept connections; retrying", "listener", l.Addr(), "after", wait, "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
-		wait = min(2*wait, longest)
-	}
-}
-
-// serveConn serves a connection in a goroutine of its own, which counts in work, and closes
-// it afterwards.
-func (p *Proxy) serveConn(conn net.Conn, serve func(*net.TCPConn) error) {
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
-		p.fail(reason.Errorf(reason.Accept, "a listener gave a %T, only TCP can be served", conn))
-		conn.Close()
-		return
-	}
-	p.work.Go(func() {
-		if err := serve(tcp); err != nil {
-			p.fail(err)
-			if reason.Of(err) == reason.NoDescriptors {
-				p.entry.ranShort()
-			}
-			relay.Reset(tcp)
-		}
-	})
 }
 
 // newLinkID returns a number that no other link of this instance has.

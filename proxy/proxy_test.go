@@ -10,17 +10,21 @@ import (
 	"net"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,10 +36,7 @@ func TestWithoutProxyAtTheDestination(t *testing.T) {
 	nobody.Close()
 	p, _ := start(t, Options{MeshPort: port, Retry: time.Hour}, []Listener{{Listener: in, Destination: Fixed(job.addr())}})
 	for range 3 {
-		c, err := net.Dial("tcp", in.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := require.Value(net.Dial("tcp", in.Addr().String()))(t)
 		echo(t, c.(*net.TCPConn), job.next(t))
 		c.Close()
 	}
@@ -56,16 +57,49 @@ func TestSilentPeer(t *testing.T) {
 	in, job, silent := listen(t, workerHost), newServer(t), newServer(t)
 	p, _ := start(t, Options{MeshPort: silent.addr().Port(), Retry: time.Millisecond, DialTimeout: 50 * time.Millisecond, HelloTimeout: 50 * time.Millisecond},
 		[]Listener{{Listener: in, Destination: Fixed(job.addr())}})
-	c, err := net.Dial("tcp", in.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(net.Dial("tcp", in.Addr().String()))(t)
 	t.Cleanup(func() { c.Close() })
 	echo(t, c.(*net.TCPConn), job.next(t))
 	if n := p.count(reason.HelloTimeout); n != 1 {
 		t.Errorf("%d time-outs counted, want 1", n)
 	}
-	eventually(t, "the host is tried again", func() bool { again, _ := p.peers.try(job.addr().Addr()); return again })
+	require.Eventually(t, "the host is tried again", func() bool { again, _ := p.peers.try(job.addr().Addr()); return again })
+}
+
+// With TLS nobody can bring about a plain connection by keeping the other proxy busy: one that has
+// answered lately is waited for, and then the connection fails. A proxy that is gone is no matter.
+func TestSlowPeerIsNotBypassed(t *testing.T) {
+	tls := issued(t)
+	for name, c := range map[string]struct{ slow, lately, plain bool }{
+		"slow, answered lately": {true, true, false}, "slow, answered long ago": {true, false, true}, "gone": {false, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in, job, silent := listen(t, workerHost), newServer(t), newServer(t)
+			p, _ := start(t, Options{MeshPort: silent.addr().Port(), DialTimeout: 50 * time.Millisecond, HelloTimeout: 50 * time.Millisecond, TLS: tls},
+				[]Listener{{Listener: in, Destination: Fixed(job.addr())}})
+			if !c.slow {
+				silent.Close()
+			}
+			seen := time.Now()
+			if !c.lately {
+				seen = seen.Add(-slowLasts)
+			}
+			p.peers.set(job.addr().Addr(), peer{met: true, seen: seen})
+			conn := require.Value(net.Dial("tcp", in.Addr().String()))(t)
+			t.Cleanup(func() { conn.Close() })
+			if c.plain {
+				echo(t, conn.(*net.TCPConn), job.next(t))
+				return
+			}
+			conn.SetReadDeadline(time.Now().Add(time.Minute))
+			if n, err := conn.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the process got %d bytes, %v", n, err)
+			}
+			if n := p.count(reason.NoPeer); n != 1 {
+				t.Errorf("%d connections are counted as refused, want 1", n)
+			}
+		})
+	}
 }
 
 // A proxy that comes up after its host was found without one is found.
@@ -75,10 +109,7 @@ func TestPeerIsTriedAgain(t *testing.T) {
 	late.Close()
 	p, _ := start(t, Options{MeshPort: mesh, Retry: time.Millisecond}, []Listener{{Listener: in, Destination: Fixed(job.addr())}})
 	dial := func() *net.TCPConn {
-		c, err := net.Dial("tcp", in.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := require.Value(net.Dial("tcp", in.Addr().String()))(t)
 		t.Cleanup(func() { c.Close() })
 		return c.(*net.TCPConn)
 	}
@@ -86,12 +117,9 @@ func TestPeerIsTriedAgain(t *testing.T) {
 	if sums := p.conns.sums(); sums.total[kindDirect] != 1 {
 		t.Errorf("without a proxy there are %v connections, want a direct one", sums.total)
 	}
-	l, err := net.Listen("tcp", late.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", late.Addr().String()))(t)
 	start(t, Options{MeshPort: mesh}, nil, l)
-	eventually(t, "the host is tried again", func() bool { again, _ := p.peers.try(job.addr().Addr()); return again })
+	require.Eventually(t, "the host is tried again", func() bool { again, _ := p.peers.try(job.addr().Addr()); return again })
 	echo(t, dial(), job.next(t))
 	if n := p.conns.sums().total[kindLink]; n != 1 {
 		t.Errorf("%d connections over links, want 1", n)
@@ -108,7 +136,7 @@ func TestNobodyAtTheDestination(t *testing.T) {
 			})
 			h.job.Close()
 			h.dialRefused(t)
-			eventually(t, "counted as unreachable", func() bool { return h.worker.count(reason.Unreachable) == 1 })
+			require.Eventually(t, "counted as unreachable", func() bool { return h.worker.count(reason.Unreachable) == 1 })
 		})
 	}
 }
@@ -116,7 +144,7 @@ func TestNobodyAtTheDestination(t *testing.T) {
 func TestMeshOnlyRefusesToGoPastTheMesh(t *testing.T) {
 	h := newTwoHosts(t, func(worker, _ *Options) { worker.MeshOnly, worker.MeshPort = true, 1 })
 	h.dialRefused(t)
-	eventually(t, "counted", func() bool { return h.worker.count(reason.NoPeer) == 1 })
+	require.Eventually(t, "counted", func() bool { return h.worker.count(reason.NoPeer) == 1 })
 }
 
 // A link can only ask for destinations at the address where it arrived, or for
@@ -139,7 +167,7 @@ func TestForeignDestinationsAreRefused(t *testing.T) {
 		if reason.Of(err) != reason.NotAllowed {
 			t.Errorf("%s: the dialer got %v", name, err)
 		}
-		eventually(t, "counted", func() bool { return p.count(reason.NotAllowed) == 1 })
+		require.Eventually(t, "counted", func() bool { return p.count(reason.NotAllowed) == 1 })
 	}
 }
 
@@ -154,9 +182,7 @@ func TestUnknownPeersGetNothing(t *testing.T) {
 		if errors.Is(err, syscall.ECONNRESET) {
 			continue // its time was over before this side has looked
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		b := bytes.Clone(hello[:len(hello)-1])
 		switch {
 		case i == 0:
@@ -171,7 +197,7 @@ func TestUnknownPeersGetNothing(t *testing.T) {
 		c.Close()
 		i++
 	}
-	eventually(t, "all are counted", func() bool {
+	require.Eventually(t, "all are counted", func() bool {
 		return p.count(reason.NotHello)+p.count(reason.HelloTimeout)+p.count(reason.Version) >= 100
 	})
 }
@@ -196,6 +222,40 @@ func TestDrainEndsConnectionsAtRest(t *testing.T) {
 	h.stopServer()
 	// A new connection finds no proxy and goes straight to the server.
 	echo(t, h.dial(t), h.job.next(t))
+}
+
+// No connection of a proxy has keepalive: a job whose hosts are cut from each other for minutes
+// goes on, as it does without proxies.
+func TestConnectionsHaveNoKeepalive(t *testing.T) {
+	h := newTwoHosts(t, nil)
+	h.dialLinked(t)
+	mesh := int(h.worker.opts.MeshPort)
+	fds := require.Value(os.ReadDir("/proc/self/fd"))(t)
+	ends := 0
+	for _, entry := range fds {
+		fd := require.Value(strconv.Atoi(entry.Name()))(t)
+		local, err1 := unix.Getsockname(fd)
+		far, err2 := unix.Getpeername(fd)
+		if err1 != nil || err2 != nil {
+			continue // no connection
+		}
+		port := func(a unix.Sockaddr) int {
+			if a, ok := a.(*unix.SockaddrInet4); ok {
+				return a.Port
+			}
+			return -1
+		}
+		if port(local) != mesh && port(far) != mesh {
+			continue
+		}
+		ends++
+		if on, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE); on != 0 || err != nil {
+			t.Errorf("the link's end from port %d to %d has keepalive %d, want 0; %v", port(local), port(far), on, err)
+		}
+	}
+	if ends < 2 {
+		t.Errorf("%d ends of links found, want 2", ends)
+	}
 }
 
 // Busy connections end when the grace is over.
@@ -244,9 +304,7 @@ func TestManyConnectionsAndTheirState(t *testing.T) {
 	rec := httptest.NewRecorder()
 	h.worker.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/api/v1/connections", nil))
 	var s State
-	if err := json.Unmarshal(rec.Body.Bytes(), &s); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(rec.Body.Bytes(), &s))
 	if len(s.Connections) != 200 || s.Errors["too_many"] != 1 {
 		t.Fatalf("%d connections, errors %v", len(s.Connections), s.Errors)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // agentOf answers as an agent does that knows of one job's ports.
@@ -87,7 +88,7 @@ func TestForeignPortsAreRefused(t *testing.T) {
 	if reason.Of(err) != reason.ForeignPort {
 		t.Errorf("the dialer got %v", err)
 	}
-	eventually(t, "counted", func() bool { return p.count(reason.ForeignPort) == 1 })
+	require.Eventually(t, "counted", func() bool { return p.count(reason.ForeignPort) == 1 })
 
 	w, _ := start(t, Options{MeshPort: port}, []Listener{
 		{Listener: in, Destination: Fixed(job.addr())}, {Listener: inOther, Destination: Fixed(other.addr())},
@@ -97,10 +98,7 @@ func TestForeignPortsAreRefused(t *testing.T) {
 		to   *server
 		kind kind
 	}{{inOther, other, kindDirect}, {in, job, kindLink}} {
-		conn, err := net.Dial("tcp", c.in.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := require.Value(net.Dial("tcp", c.in.Addr().String()))(t)
 		defer conn.Close()
 		echo(t, conn.(*net.TCPConn), c.to.next(t))
 		if n := w.conns.sums().total[c.kind]; n != 1 {

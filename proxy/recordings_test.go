@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite/capture"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/link"
-	"github.com/psidecar/psidecar/proxy/pslite/capture"
+	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -26,10 +27,7 @@ func (r *recorder) End()                        {}
 // connections returns both directions of each of a recording's connections.
 func connections(t testing.TB, name string) (pairs [][2][]byte) {
 	t.Helper()
-	file, err := os.ReadFile(require.Capture(t, name+".pcapng"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := require.Value(os.ReadFile(require.Capture(t, name+".pcapng")))(t)
 	flows := map[capture.Flow]*recorder{}
 	a := capture.NewAssembler(func(f capture.Flow, _ bool) capture.Sink {
 		flows[f] = &recorder{}
@@ -82,13 +80,10 @@ func TestRecordingsPass(t *testing.T) {
 }
 
 func TestRecordingsPassOverTLS(t *testing.T) {
-	f := require.NewAuthority(t, "ca").Issue(t, t.TempDir(), "proxy", time.Now().Add(time.Hour))
+	f := certs.NewAuthority(t, "ca").Issue(t, t.TempDir(), "proxy", time.Now().Add(time.Hour))
 	files := link.Files{Peers: []string{"proxy"}}
 	files.Cert, files.Key, files.CA = f.Cert, f.Key, f.CA
-	identity, err := link.LoadIdentity(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	identity := require.Value(link.LoadIdentity(files))(t)
 	for _, codec := range []bool{true, false} {
 		t.Run(fmt.Sprintf("codec=%v", codec), func(t *testing.T) {
 			passRecording(t, "dmlc-resend-2s2w", newTwoHosts(t, func(worker, server *Options) {
@@ -122,7 +117,7 @@ func passRecording(t *testing.T, name string, h *twoHosts) {
 			}
 		}
 	}
-	eventually(t, "all connections closed", func() bool { return h.worker.conns.active()+h.server.conns.active() == 0 })
+	require.Eventually(t, "all connections closed", func() bool { return h.worker.conns.active()+h.server.conns.active() == 0 })
 	s := h.worker.conns.sums()
 	if s.total[kindLink] != uint64(len(pairs)) || len(s.errors) != 0 {
 		t.Errorf("connections %v, errors %v", s.total, s.errors)

@@ -123,7 +123,7 @@ func (s *session) dialAgain(ctx context.Context, mine keep.Offer, gone <-chan st
 		far, answer, err := p.links.Dial(ctx, s.mesh(), h)
 		if err == nil {
 			var c *connection
-			if c, err = s.follow(far, h.ID, answer.Instance, mine, answer.Accepted); err == nil {
+			if c, err = s.follow(far, h.ID, answer, mine); err == nil {
 				return c, nil
 			}
 			relay.Reset(far)
@@ -184,8 +184,8 @@ func (s *session) forget() {
 // follow sets up the session over a new link, at the dialer's end. [keep.Take] decides from
 // the two positions what each end does; both ends call it with the same arguments, exchanged,
 // so they agree.
-func (s *session) follow(far net.Conn, id uint64, peer relay.Instance, mine keep.Offer, accepted []link.Offer) (*connection, error) {
-	theirs, ok := offered(accepted)
+func (s *session) follow(far net.Conn, id uint64, answer *link.Answer, mine keep.Offer) (*connection, error) {
+	theirs, ok := offered(answer.Accepted)
 	if !ok || theirs.Session != mine.Session {
 		return nil, reason.Errorf(reason.NotKept, "the other proxy does not know it")
 	}
@@ -194,11 +194,11 @@ func (s *session) follow(far net.Conn, id uint64, peer relay.Instance, mine keep
 	if err != nil {
 		return nil, reason.Errorf(reason.NotKept, "%w", err)
 	}
-	c := s.resumeOver(far, id, peer)
+	c := s.resumeOver(far, id, answer.Proven, answer.Instance)
 	if taken.Codecs {
 		p := s.k.p
-		l := relay.Link{ID: id, Dialer: p.instance, Acceptor: peer, Dialed: true}
-		if err := p.openLink(c, accepted, l); err != nil {
+		l := relay.Link{ID: id, Dialer: p.instance, Acceptor: answer.Proven, Dialed: true}
+		if err := p.openLink(c, answer.Accepted, l); err != nil {
 			return nil, err
 		}
 	}
@@ -213,9 +213,9 @@ func (s *session) follow(far net.Conn, id uint64, peer relay.Instance, mine keep
 }
 
 // resumeOver returns the connection that carries the session over a new link.
-func (s *session) resumeOver(far net.Conn, id uint64, peer relay.Instance) *connection {
+func (s *session) resumeOver(far net.Conn, id uint64, peer, name relay.Instance) *connection {
 	m := s.page.Meta()
-	c := &connection{kind: kindAccepted, client: m.Client, destination: m.Destination, job: m.Job, origin: m.Origin, peer: peer, linkID: id, kept: s}
+	c := &connection{kind: kindAccepted, client: m.Client, destination: m.Destination, job: m.Job, origin: m.Origin, peer: peer, peerName: name, linkID: id, kept: s}
 	if m.Dialed {
 		c.kind = kindLink
 	}
@@ -271,10 +271,10 @@ func (s *session) answer(a arrival, mine keep.Offer) (*connection, error) {
 	}
 	p := s.k.p
 	answer := link.Answer{Instance: p.instance}
-	c := s.resumeOver(a.far, a.hello.ID, a.hello.Instance)
+	c := s.resumeOver(a.far, a.hello.ID, a.hello.Proven, a.hello.Instance)
 	if taken.Codecs {
 		answer.Accepted = p.accepted(a.hello.Offers)
-		if err := p.openLink(c, matching(a.hello.Offers, answer.Accepted), relay.Link{ID: a.hello.ID, Dialer: a.hello.Instance, Acceptor: p.instance}); err != nil {
+		if err := p.openLink(c, matching(a.hello.Offers, answer.Accepted), relay.Link{ID: a.hello.ID, Dialer: a.hello.Proven, Acceptor: p.instance}); err != nil {
 			return nil, err
 		}
 	}
@@ -313,9 +313,7 @@ func (p *Proxy) resume(a arrival, o keep.Offer) error {
 		return refuse(reason.Errorf(why, "the connection is not held here"))
 	}
 	m := s.page.Meta()
-	// The id is secret, but not proof enough: the link must come from the same host, for the
-	// same connection.
-	if err := p.isSame(a, sameAs{m.Client, m.Destination, m.Far, m.Cgroup}); err != nil {
+	if err := isSame(a, m.Client, m.Destination, m.Far); err != nil {
 		return refuse(err)
 	}
 	if !s.give(a) {

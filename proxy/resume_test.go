@@ -67,17 +67,11 @@ func (r *countedReceiver) Close() { r.codec.open.Add(-1); r.Receiver.Close() }
 func gone(t *testing.T, p *Proxy, to netip.AddrPort, more ...link.Offer) arrival {
 	t.Helper()
 	l := listen(t, serverHost)
-	peer, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	peer := require.Value(net.Dial("tcp", l.Addr().String()))(t)
+	conn := require.Value(l.Accept())(t)
 	t.Cleanup(func() { conn.Close() })
 	relay.Reset(peer)
-	eventually(t, "the link is reset", func() bool { return !relay.Established(conn) })
+	require.Eventually(t, "the link is reset", func() bool { return !relay.Established(conn) })
 	hello := &link.Hello{Instance: relay.Instance{1}, ID: 7, Client: addrPort(peer.LocalAddr()), Destination: to, Offers: append(p.codecOffers(), more...)}
 	return arrival{conn: conn.(*net.TCPConn), far: conn, hello: hello}
 }
@@ -103,19 +97,13 @@ func TestCodecOfALinkThatIsGone(t *testing.T) {
 		if err := keep.Supported(); err != nil {
 			require.Missing(t, "%v", err)
 		}
-		job, err := net.Dial("tcp", to.addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		job := require.Value(net.Dial("tcp", to.addr().String()))(t)
 		t.Cleanup(func() { job.Close() })
 		mine := keep.Offer{Kind: keep.Resume, Session: keep.ID{1}, Message: true}
-		page, err := keep.NewPage(keep.Meta{Session: mine.Session, Destination: to.addr()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := require.Value(keep.NewPage(keep.Meta{Session: mine.Session, Destination: to.addr()}))(t)
 		s := p.kept.enter(page, job.(*net.TCPConn), 1)
 		defer s.endSession()
-		_, err = s.answer(gone(t, p, to.addr(), link.Offer{Codec: keep.Name, Data: mine.Append(nil)}), mine)
+		_, err := s.answer(gone(t, p, to.addr(), link.Offer{Codec: keep.Name, Data: mine.Append(nil)}), mine)
 		check(t, err)
 	})
 }
@@ -134,7 +122,7 @@ func TestLaneThatIsRetiredWhileItIsDialed(t *testing.T) {
 		n.serveLane(h.job.addr())
 	}()
 	<-served
-	eventually(t, "the other proxy's end has ended", func() bool { return h.server.kept.lanes.count() == 0 })
+	require.Eventually(t, "the other proxy's end has ended", func() bool { return h.server.kept.lanes.count() == 0 })
 }
 
 // A lane whose last link has just broken is not retired by what an earlier link set off: it proves
@@ -168,10 +156,7 @@ func TestLinkForAConnectionThatIsOver(t *testing.T) {
 	job, process := net.Pipe()
 	defer process.Close()
 	defer job.Close()
-	session, err := keep.NewID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := require.Value(keep.NewID())(t)
 	tr := &transit{State: keep.State{Session: session}, job: job, links: make(chan arrival, 1), waits: true}
 	if !s.enter(tr) {
 		t.Fatal("it is known already")

@@ -25,16 +25,31 @@ func sharedOffer(codec string, id []byte) link.Offer {
 	return link.Offer{Codec: shared.Name, Data: append(append([]byte(nil), id...), codec...)}
 }
 
-// dialShared dials the proxy at a destination's host for a lane over which values are shared.
-func (p *Proxy) dialShared(ctx context.Context, to netip.AddrPort, codec string, id []byte) (net.Conn, error) {
+// dialPeer dials the mesh port that the hello names, for a lane of links to a peer. It fails where
+// another proxy answers, or where one of the two has another certificate than for the links: the
+// other end would not find what the lane is for.
+func (p *Proxy) dialPeer(ctx context.Context, h *link.Hello, peer relay.Instance) (net.Conn, error) {
+	conn, answer, err := p.links.Dial(ctx, h.Destination.String(), h)
+	if err != nil {
+		return nil, err
+	}
+	if answer.Proven != peer {
+		conn.Close()
+		return nil, reason.Errorf(reason.Identity, "lane to %s: the proxy is no longer the one that links were made to", h.Destination)
+	}
+	return conn, nil
+}
+
+// dialShared dials the proxy at the other end of a link for a lane over which values are shared.
+func (p *Proxy) dialShared(ctx context.Context, c *connection, codec string, id []byte) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// ctx is the codec's; the proxy's end has to interrupt the dialing too.
 	stop := context.AfterFunc(p.life, cancel)
 	defer stop()
-	at := netip.AddrPortFrom(to.Addr(), p.opts.MeshPort)
+	at := netip.AddrPortFrom(c.destination.Addr(), p.opts.MeshPort)
 	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at, Offers: []link.Offer{sharedOffer(codec, id)}}
-	conn, _, err := p.links.Dial(ctx, at.String(), h)
+	conn, err := p.dialPeer(ctx, h, c.peer)
 	if err != nil {
 		p.log.Debug("cannot open a lane for shared values", "to", at, "error", err)
 		return nil, err
@@ -72,7 +87,7 @@ func (p *Proxy) takeShared(a arrival, codec sharing, id []byte) {
 			p.fail(reason.Wrap(err, "lane from %s", a.source()))
 			return
 		}
-		if err := codec.ServeLane(p.life, a.hello.Instance, id, a.far, p.memory); err != nil && p.life.Err() == nil {
+		if err := codec.ServeLane(p.life, a.hello.Proven, id, a.far, p.memory); err != nil && p.life.Err() == nil {
 			p.log.Debug("lane for shared values closed", "from", a.source(), "error", err)
 			p.conns.failed(reason.Codec)
 		}

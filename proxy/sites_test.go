@@ -7,24 +7,19 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A link between sites does not keep a proxy from ending: when the job has no
 // connections there any more, it is ended too.
 func TestDrainWithLinksBetweenSites(t *testing.T) {
-	all, err := jobs.New(jobs.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := require.Value(jobs.New(jobs.Options{Dir: t.TempDir()}))(t)
 	h := newTwoHosts(t, func(_, server *Options) { server.Jobs, server.Grace = all, time.Hour })
 	client := h.dial(t)
 	served := h.job.next(t)
 	echo(t, client, served)
 	for range 3 {
-		c, err := h.worker.DialSite(context.Background(), netip.MustParseAddr(serverHost))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := require.Value(h.worker.DialSite(context.Background(), netip.MustParseAddr(serverHost)))(t)
 		t.Cleanup(func() { c.Close() })
 	}
 	ended := make(chan struct{})
@@ -32,7 +27,7 @@ func TestDrainWithLinksBetweenSites(t *testing.T) {
 		defer close(ended)
 		h.stopServer()
 	}()
-	eventually(t, "the proxy is ending", h.server.conns.stopping.Load)
+	require.Eventually(t, "the proxy is ending", h.server.conns.stopping.Load)
 	client.Close()
 	served.Close()
 	select {

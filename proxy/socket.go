@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // Fixed is the Destination of a listener that forwards everything to one address.
@@ -88,12 +90,8 @@ type sockState struct {
 // kernelState returns a TCP connection's state, also below TLS; the zero value for anything
 // else.
 func kernelState(c net.Conn) (s sockState) {
-	under := c
-	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
-		under = t.NetConn()
-	}
-	t, ok := under.(*net.TCPConn)
-	if !ok {
+	t := relay.TCP(c)
+	if t == nil {
 		return s
 	}
 	raw, err := t.SyscallConn()
@@ -120,15 +118,8 @@ func kernelState(c net.Conn) (s sockState) {
 // socketCookie returns the kernel's number of a TCP connection's socket (SO_COOKIE), which is
 // unique until the next boot.
 func socketCookie(c net.Conn) (cookie uint64, ok bool) {
-	for {
-		under, wraps := c.(interface{ NetConn() net.Conn })
-		if !wraps {
-			break
-		}
-		c = under.NetConn()
-	}
-	t, ok := c.(*net.TCPConn)
-	if !ok {
+	t := relay.TCP(c)
+	if t == nil {
 		return 0, false
 	}
 	raw, err := t.SyscallConn()

@@ -1,70 +1,56 @@
 package proxy
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"io"
 	"net/netip"
-	"slices"
+	"time"
 
-	"github.com/psidecar/psidecar/proxy/link"
-	"github.com/psidecar/psidecar/proxy/reason"
-	"github.com/psidecar/psidecar/proxy/spare"
+	"github.com/psidecar/psidecar/proxy/handover"
 )
 
-// spareKeeps in an answer says that the spare server can leave out values that the client keeps. Other bytes are for
-// what later versions can do.
-const spareKeeps = 1
+// unneededFor is for how long encoding must not have paid on a connection that gains nothing by
+// this proxy.
+const unneededFor = time.Minute
 
-// spareOffered returns the offer of a link to a spare server.
-func spareOffered(offers []link.Offer) (o link.Offer, ok bool) {
-	i := slices.IndexFunc(offers, func(o link.Offer) bool { return o.Codec == link.Spare })
-	if i < 0 {
-		return o, false
+// Spares reports whether connections may bypass this proxy where their links are fast: nothing is
+// asked of it but to encode messages where that pays. Once that was otherwise it stays so, since
+// values may wait here, or keys be elsewhere.
+func (p *Proxy) Spares() bool {
+	o := &p.opts
+	if !o.Spares || !o.Auto || o.Jobs != nil || o.Aggregate != nil || o.MeshOnly || o.TLS != nil || o.Values != nil && len(o.Values.Rules()) > 0 {
+		p.asked.Store(true)
 	}
-	return offers[i], true
+	return !p.asked.Load()
 }
 
-// DialSpare connects to the spare server that hello asks the proxy at an address for, for
-// [jobs.Jobs]. The caller closes the connection.
-func (p *Proxy) DialSpare(ctx context.Context, host netip.Addr, hello []byte) (spare.Link, error) {
-	at := netip.AddrPortFrom(host, p.opts.MeshPort)
-	// The same rule as for links that carry connections: these carry their values.
-	if p.opts.TLS == nil && !p.opts.Insecure && !host.IsLoopback() {
-		return spare.Link{}, fmt.Errorf("a link to %s needs TLS or --insecure", host)
+// Unneeded returns where connections come from that gain nothing by this proxy: encoding pays on none
+// to the same host, or nothing was encoded. Calls have to be well below unneededFor apart, by one
+// goroutine.
+func (p *Proxy) Unneeded(now time.Time) (all []handover.Source) {
+	if !p.Spares() {
+		return nil
 	}
-	h := &link.Hello{Instance: p.instance, ID: p.newLinkID(), Client: at, Destination: at, Offers: []link.Offer{{Codec: link.Spare, Data: hello}}}
-	conn, answer, err := p.links.Dial(ctx, at.String(), h)
-	if err != nil {
-		return spare.Link{}, err
-	}
-	// A proxy of a version without spare servers would take the link for one between sites.
-	accepted, ok := spareOffered(answer.Accepted)
-	if !ok {
-		conn.Close()
-		return spare.Link{}, fmt.Errorf("the proxy at %s has no spare servers: its version is older", host)
-	}
-	return spare.Link{Conn: conn, Keeps: slices.Contains(accepted.Data, spareKeeps)}, nil
-}
-
-// serveSpare answers a link to a spare server, and serves it to its end.
-func (p *Proxy) serveSpare(a arrival, offer link.Offer) error {
-	serve, err := p.opts.Jobs.SpareServer(offer.Data, p.peer(a.far, a.hello), addrPort(a.conn.LocalAddr()).Addr())
-	if err != nil {
-		p.refuse(a.far, err)
-		// The other proxy comes again, as long as it may take this one to learn of the job.
-		if reason.Of(err) == reason.Stopping {
-			return nil
+	open, pays := p.conns.openConnections(), map[netip.Addr]bool{}
+	for _, c := range open {
+		switch m := c.pipe.Payoff; {
+		case c.kind != kindLink:
+		case m == nil: // it encodes whatever that costs
+			pays[c.destination.Addr()] = true
+		default:
+			if f := m.Figures(); f != nil && f.Encodes && !m.Load.Passes() {
+				pays[c.destination.Addr()] = true
+			}
 		}
-		return err
 	}
-	if err := link.Reply(a.far, &link.Answer{Instance: p.instance, Accepted: []link.Offer{{Codec: link.Spare, Data: []byte{spareKeeps}}}}); err != nil {
-		return err
+	for _, c := range open {
+		if c.kind == kindAccepted || c.origin == "" {
+			continue
+		}
+		if pays[c.destination.Addr()] || c.paid.IsZero() {
+			c.paid = now
+		}
+		if now.Sub(c.paid) > unneededFor {
+			all = append(all, handover.Source{Netns: c.scope.Netns, Address: c.client})
+		}
 	}
-	err = serve(p.sitesLife, a.far)
-	if err != nil && p.sitesLife.Err() == nil && !errors.Is(err, io.EOF) {
-		return reason.Errorf(reason.ResetByFarSide, "link to a spare server: %w", err)
-	}
-	return nil
+	return all
 }

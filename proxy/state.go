@@ -133,7 +133,7 @@ func (c *connection) state() ConnectionState {
 	}
 	if c.kind != kindDirect {
 		// An instance is shown as its proxy shows itself.
-		s.Peer = (&Proxy{instance: c.peer}).String()
+		s.Peer = (&Proxy{instance: c.peerName}).String()
 	}
 	// The kernel knows how much went through also where it is spliced.
 	s.ToFar.JobBytes, s.ToFar.FarBytes = job.received, far.sent
@@ -143,25 +143,17 @@ func (c *connection) state() ConnectionState {
 	return s
 }
 
-// spareCodec is the name, as a codec, of what goes to and from spare servers. Their requests are taken from jobs on
-// links with other codecs; what they answer counts as taken from a server.
-const spareCodec = "spare"
-
-// Carried returns how many bytes of jobs went over links with a codec, and how many were sent
-// in their place, to spare servers too.
+// Carried returns how many bytes of jobs went over links with a codec to other hosts, and how many
+// were sent in their place.
 func (p *Proxy) Carried() (job, far uint64) {
-	for codec, f := range p.conns.sums().flows {
+	sums := p.conns.sums()
+	for codec, f := range sums.flows {
 		if codec != "" {
 			job, far = job+f.toFar.In, far+f.toFar.Out+f.toFar.Lane
 		}
 	}
-	if p.opts.Jobs != nil {
-		asked, served := p.opts.Jobs.SpareTraffic()
-		requests, _ := asked.Bytes()
-		answers, _ := served.Bytes()
-		job, far = job+answers+served.Spared(), far+requests+answers
-	}
-	return job, far
+	f := sums.within.toFar
+	return job - f.In, far - f.Out - f.Lane
 }
 
 // direction returns the part of a direction's state that the relay knows.
@@ -216,7 +208,7 @@ var (
 	descWaits   = prometheus.NewDesc("psidecar_proxy_awaited_total", "Connections that waited for the mesh port of a new host, by whether it opened within --peer-patience.", []string{"opened"}, nil)
 	descGuarded = prometheus.NewDesc("psidecar_proxy_guard_cgroups", "Cgroups of jobs with displaced keys: closed (connects fail while there is no proxy) or pending (a change is not in effect yet).", []string{"state"}, nil)
 	descGuardNo = prometheus.NewDesc("psidecar_proxy_guard_failures_total", "Failed attempts to make a cgroup fail closed, or to reopen it.", nil, nil)
-	descBytes   = prometheus.NewDesc("psidecar_proxy_bytes_total", "Bytes to and from the far side, as seen by the job (side job) and on the link (side far); spliced connections are counted when they end. Codec spare: links to spare servers (--spare-servers), whose answers count as those of a server.", []string{"codec", "direction", "side"}, nil)
+	descBytes   = prometheus.NewDesc("psidecar_proxy_bytes_total", "Bytes to and from the far side, as seen by the job (side job) and on the link (side far); spliced connections are counted when they end.", []string{"codec", "direction", "side"}, nil)
 	descMessage = prometheus.NewDesc("psidecar_proxy_messages_total", "Messages on connections with a codec, encoded or unmodified.", []string{"codec", "direction", "form"}, nil)
 	descUnheld  = prometheus.NewDesc("psidecar_proxy_unheld_messages_total", "Messages not encoded because the memory limit was reached.", []string{"codec"}, nil)
 	descLedgers = prometheus.NewDesc("psidecar_proxy_ledger_bytes", "Bytes of ledgers in the state directory.", nil, nil)
@@ -227,12 +219,13 @@ var (
 	descLetters = prometheus.NewDesc("psidecar_proxy_dropped_letters_total", "Messages between proxies about moves that were dropped; what matters is repeated. Reasons: full (too many wait for the link), link (it could not be made, or broke), address (the host has none in the node table), stopping (this proxy ends, or starts); received: job (not routed here), host (not in the node table), holds (too many keys are held), state (the state directory is not writable, or requests are refused).", []string{"reason"}, nil)
 	descNoStore = prometheus.NewDesc("psidecar_proxy_store_lost_jobs", "Jobs whose key owners the planner's store does not know, because it was lost or is an old copy.", nil, nil)
 	descTrouble = prometheus.NewDesc("psidecar_proxy_state_trouble_jobs", "Jobs that would not survive a kill of the proxy because the state directory is not writable, or whose requests are refused because their saved state is lost.", nil, nil)
+	descExpires = prometheus.NewDesc("psidecar_proxy_certificate_expiry_timestamp_seconds", "When the certificate in use expires, in Unix seconds. Replaced files are read by the next scrape.", nil, nil)
 	descSeconds = prometheus.NewDesc("psidecar_proxy_codec_seconds_total", "Time spent in the codec, estimated from one message in 16.", []string{"codec", "direction"}, nil)
 )
 
 // Describe implements prometheus.Collector. Every desc of Collect must be listed.
 func (p *Proxy) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descSeconds, descLedgers, descDamaged, descLost, descStray, descMissing, descLetters, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained, descShared, descSharedHeld, descSharedPlain, descAggregate, descAggregateSpared, descAggregateHeld, descAggregatePassed} {
+	for _, d := range []*prometheus.Desc{descOpen, descTotal, descErrors, descRefused, descPast, descWaits, descGuarded, descGuardNo, descBytes, descMessage, descUnheld, descExpires, descSeconds, descLedgers, descDamaged, descLost, descStray, descMissing, descLetters, descTrouble, descNoStore, descValueBytes, descValues, descValueEvents, descValueState, descMeasure, descMeasureNot, descKept, descTaken, descEnded, descPassed, descDrained, descShared, descSharedHeld, descSharedPlain, descAggregate, descAggregateSpared, descAggregateHeld, descAggregatePassed} {
 		out <- d
 	}
 }
@@ -265,22 +258,6 @@ func (p *Proxy) collectFolder(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectSpare sends the metrics of links to spare servers.
-func (p *Proxy) collectSpare(out chan<- prometheus.Metric) {
-	if p.opts.Jobs == nil {
-		return
-	}
-	asked, served := p.opts.Jobs.SpareTraffic()
-	sent, received := asked.Bytes()
-	answers, requests := served.Bytes()
-	for _, c := range []struct {
-		direction, side string
-		bytes           uint64
-	}{{"to_far", "job", answers + served.Spared()}, {"to_far", "far", sent + answers}, {"to_job", "far", received + requests}, {"to_job", "job", requests}} {
-		out <- prometheus.MustNewConstMetric(descBytes, prometheus.CounterValue, float64(c.bytes), spareCodec, c.direction, c.side)
-	}
-}
-
 // Collect implements prometheus.Collector. It reads counters that exist anyway; nothing is
 // counted twice for metrics.
 func (p *Proxy) Collect(out chan<- prometheus.Metric) {
@@ -288,7 +265,6 @@ func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 	p.collectShared(out)
 	p.collectAggregate(out)
 	p.collectFolder(out)
-	p.collectSpare(out)
 	p.collectMeasures(out)
 	p.kept.collect(out)
 	p.passes.collect(out)
@@ -320,6 +296,9 @@ func (p *Proxy) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(descGuarded, prometheus.GaugeValue, float64(guarded.Closed), "closed")
 		out <- prometheus.MustNewConstMetric(descGuarded, prometheus.GaugeValue, float64(guarded.Pending), "pending")
 		counter(descGuardNo, float64(guarded.Failed))
+	}
+	if p.opts.TLS != nil {
+		out <- prometheus.MustNewConstMetric(descExpires, prometheus.GaugeValue, float64(p.opts.TLS.Expires().Unix()))
 	}
 	for codec, f := range s.flows {
 		// Connections without a codec.

@@ -78,16 +78,16 @@ func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
 	l := measure.Line{Job: job, Measure: measure.Aggregate}
 	l.Setting, l.From = p.sumsAsked(job)
 	switch {
-	case !p.sumsPushes() && l.From == "planner":
+	case p.opts.Aggregate == nil && l.From == "planner":
 		l.Setting, l.From = "", ""
 		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "requested by the planner, but this proxy does not know that the servers add", Do: "set --aggregate asked of psidecar proxy and up, with --handler add if they do, or with --act --allow-probe to test it"})
-	case !p.sumsPushes():
+	case p.opts.Aggregate == nil:
 		l.Setting, l.From = "", ""
 		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "not enabled", Do: "--aggregate host of psidecar proxy and up, with --handler add if servers add each push immediately, or with --act --allow-probe to test it"})
 	case l.Setting == "":
 		l.Lack(measure.Gap{Reason: measure.NotSet, Why: "not requested for this job", Do: "psidecar plan aggregate apply, or PSIDECAR_AGGREGATE=host"})
 	case len(pushing) == 0:
-		l.Lack(measure.Gap{Reason: noPushes, Why: fmt.Sprintf("no push of %d bytes of values or more has gone to another host through this proxy", p.opts.Aggregate.Least()), Do: "lower --aggregate-least if its pushes to one server are smaller"})
+		l.Lack(measure.Gap{Reason: noPushes, Why: fmt.Sprintf("no push of %d bytes of values or more, without a pull in the same request, has gone to another host through this proxy", p.opts.Aggregate.Least()), Do: "lower --aggregate-least if its pushes to one server are smaller"})
 	default:
 		setting, from := l.Setting, l.From
 		l = p.line(job, measure.Aggregate, pushing, func(c *carried) *measure.Gap { return sumsGap(c.summed.why) })
@@ -96,9 +96,6 @@ func (p *Proxy) sumsLine(job string, all []carried) measure.Line {
 	l.Judge()
 	return l
 }
-
-// sumsPushes reports whether the flags allow sums of pushes.
-func (p *Proxy) sumsPushes() bool { return p.opts.Aggregate != nil && !p.opts.Aggregate.Ends() }
 
 // sumsAsked returns what is asked for of a job, and who asks; empty: nothing is.
 func (p *Proxy) sumsAsked(job string) (setting, from string) {
@@ -116,7 +113,7 @@ func (p *Proxy) sumsAsked(job string) (setting, from string) {
 	switch {
 	case len(texts) > 0:
 		return "aggregate " + strings.Join(texts[:min(len(texts), 4)], ", "), "planner"
-	case !p.sumsPushes() || p.opts.AggregateAsked:
+	case p.opts.Aggregate == nil || p.opts.AggregateAsked:
 		return "", "flags"
 	case p.opts.Aggregate.Tries():
 		return "--aggregate auto", "flags"
@@ -143,7 +140,7 @@ var sumsWhy = map[string][2]string{
 	aggregate.Kind:      {"the type of its values is unknown", "set --char-values if their type is CHAR or OTHER"},
 	aggregate.Large:     {"pushes exceed 64 MiB or the available memory", "in the second case, increase --proxy-memory"},
 	aggregate.NoRoom:    {"the memory for sums is exhausted", "increase --proxy-memory, an eighth of which is available per server"},
-	aggregate.Repeats:   {"the job uses PS_RESEND, and the last push was retransmitted, or may have been", "nothing if this is temporary, as after a replacement of this proxy; otherwise start the proxies before the job"},
+	aggregate.Resend:    {"the job uses PS_RESEND, and a retransmitted push could be added twice", "nothing; only jobs without PS_RESEND are summed"},
 	aggregate.Sums:      {"the server answers pushes together, so it does not add them immediately", "nothing: sums do not suit such servers"},
 	aggregate.Unheard:   {"no answer of the server to the worker has passed this proxy yet", "nothing if this is temporary; otherwise start the proxies before the job"},
 	aggregate.Unknown:   {"the job's node table arrived before this proxy started, or bypassed it", "start the proxy before the job"},
@@ -154,5 +151,4 @@ var sumsWhy = map[string][2]string{
 	aggregate.Rules:     {"a rule omits values of its pushes depending on each worker's pulls", "disable --slim and --threshold-activations for these keys"},
 	aggregate.Handler:   {"it is not known that the servers add each push: the handler has not been tested yet, or does something else", "set --handler add if they do"},
 	aggregate.Elsewhere: {"it moves keys", "nothing"},
-	aggregate.Unkept:    {"the job uses PS_RESEND, and the file of a sum could not be written", "make room in --state-dir, and restart this proxy"},
 }

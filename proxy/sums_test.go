@@ -8,19 +8,15 @@ import (
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/proxy/payoff"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // summing returns a proxy that sums pushes, of all jobs or where somebody asks.
 func summing(t *testing.T, o aggregate.Options, asked bool) *Proxy {
 	t.Helper()
-	table, err := aggregate.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := New(Options{Aggregate: table, AggregateAsked: asked, Titles: &policy.Titles{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := require.Value(aggregate.New(o))(t)
+	p := require.Value(New(Options{Aggregate: table, AggregateAsked: asked, Titles: &policy.Titles{}}))(t)
 	return p
 }
 
@@ -69,14 +65,8 @@ func TestWhoAsksForSums(t *testing.T) {
 func TestSumsLine(t *testing.T) {
 	on, alone, quiet := carried{codec: values.Name, summed: summed{said: true}}, carried{codec: values.Name, summed: summed{said: true, why: aggregate.Alone}}, carried{codec: values.Name}
 	planned := map[string][]measure.SumRule{measuredJob: {{Form: measure.SumHost}}}
-	none, err := New(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	wanted, err := New(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	none := require.Value(New(Options{}))(t)
+	wanted := require.Value(New(Options{}))(t)
 	wanted.SetSums(planned)
 	asked := summing(t, aggregate.Options{}, true)
 	planner := summing(t, aggregate.Options{}, true)
@@ -90,7 +80,7 @@ func TestSumsLine(t *testing.T) {
 		"planner only":  {wanted, []carried{on}, "off", measure.NotSet, "does not know that the servers add"},
 		"not asked for": {asked, []carried{on}, "off", measure.NotSet, "plan aggregate apply"},
 		"planner":       {planner, []carried{on, quiet}, "on (planner: aggregate host), 1 of 1 connections", "", ""},
-		"in part":       {summing(t, aggregate.Options{Try: true}, false), []carried{on, alone, quiet}, "part (flags: --aggregate auto), 1 of 2 connections", aggregate.Alone, "no other worker"},
+		"in part":       {summing(t, aggregate.Options{Trials: &payoff.Trials{}}, false), []carried{on, alone, quiet}, "part (flags: --aggregate auto), 1 of 2 connections", aggregate.Alone, "no other worker"},
 		"no pushes":     {summing(t, aggregate.Options{}, false), []carried{quiet}, "off (flags: --aggregate host)", noPushes, "no push of 4096 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/psidecar/psidecar/proxy/link"
 )
 
-// Bounds on links between sites, and to spare servers. A proxy has one to each address of a job that
-// is not its own, a second one while it is replaced, and one to each spare server of a job.
+// Bounds on links between sites. A proxy has one to each address of a job that is not its
+// own, and a second one while it is replaced.
 const (
 	maxVisits       = 1024
 	visitsPerSource = 256

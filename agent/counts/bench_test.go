@@ -1,8 +1,6 @@
 package counts
 
 import (
-	"fmt"
-	"math/rand/v2"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -14,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/internal/splitmix"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -21,68 +20,11 @@ import (
 func spread(n int, seed uint64) []uint64 {
 	keys := make([]uint64, n)
 	for i := range keys {
-		seed = mix(seed + 0x9e3779b97f4a7c15)
+		seed = splitmix.Next(seed)
 		keys[i] = seed
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)
-}
-
-// BenchmarkAdd counts batches of keys that the table knows: all 4 million of
-// them, or a sparse pick of every so manieth.
-func BenchmarkAdd(b *testing.B) {
-	for _, every := range []int{1, 3, 40, 1000} {
-		for _, dense := range []bool{true, false} {
-			name := fmt.Sprintf("every=%d/scattered", every)
-			all := spread(4<<20, 1)
-			if dense {
-				name = fmt.Sprintf("every=%d/dense", every)
-				for i := range all {
-					all[i] = uint64(i)
-				}
-			}
-			b.Run(name, func(b *testing.B) {
-				table := New(DefaultOptions)
-				table.Add(Batch{Keys: all, Each: Sums{Pulls: 1}})
-				pick := []uint64{}
-				for i := 0; i < len(all); i += every {
-					pick = append(pick, all[i])
-				}
-				batch := Batch{Keys: pick, Each: Sums{Pushes: 1, PushedBytes: 4}}
-				table.Add(batch)
-				b.ReportAllocs()
-				keys := 0
-				for b.Loop() {
-					table.Add(batch)
-					keys += len(pick)
-				}
-				b.ReportMetric(float64(keys)/b.Elapsed().Seconds()/1e6, "Mkeys/s")
-			})
-		}
-	}
-}
-
-// BenchmarkAddRun counts ten million dense keys as one run: for the first time,
-// again and again, and with somebody asking after each time.
-func BenchmarkAddRun(b *testing.B) {
-	batch := Batch{Run: Run{0, 1, 10_000_000}, Each: Sums{Pulls: 1}}
-	b.Run("first", func(b *testing.B) {
-		for b.Loop() {
-			New(DefaultOptions).Add(batch)
-		}
-	})
-	for _, asked := range []bool{false, true} {
-		b.Run(fmt.Sprintf("again/asked=%v", asked), func(b *testing.B) {
-			table := New(DefaultOptions)
-			b.ReportAllocs()
-			for b.Loop() {
-				table.Add(batch)
-				if asked {
-					table.Bound()
-				}
-			}
-		})
-	}
 }
 
 // TestHundredMillionKeys asks a table of default size for 100 million
@@ -130,10 +72,7 @@ func peakMemory(t *testing.T) int {
 	}
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kib, err := strconv.Atoi(strings.Fields(rest)[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			kib := require.Value(strconv.Atoi(strings.Fields(rest)[0]))(t)
 			return kib << 10
 		}
 	}
@@ -141,57 +80,9 @@ func peakMemory(t *testing.T) int {
 	return 0
 }
 
-// BenchmarkLists counts what four workers of a job do in a step each: a pull, its answer and
-// a push of the same keys, which are chosen anew each time, the first of 100,000
-// more often than the last. Times are the process's processor time. In the first rounds,
-// "new", the table comes to know the keys.
-func BenchmarkLists(b *testing.B) {
-	all := spread(100_000, 1)
-	for _, n := range []int{6, 80, 830, 8300} {
-		random := rand.New(rand.NewPCG(1, uint64(n)))
-		zipf := rand.NewZipf(random, 1.1, 50, uint64(len(all)-1))
-		lists, keys := make([][]uint64, max(400_000/n, 4)), 0
-		for i := range lists {
-			for range n {
-				lists[i] = append(lists[i], all[zipf.Uint64()*99991%uint64(len(all))])
-			}
-			slices.Sort(lists[i])
-			lists[i] = slices.Compact(lists[i])
-			keys += len(lists[i])
-		}
-		use := func(table *Table) {
-			for i, list := range lists {
-				for _, each := range []Sums{{Pulls: 1}, {PulledBytes: 4}, {Pushes: 1, PushedBytes: 4}} {
-					table.Add(Batch{Worker: i % 4, Keys: list, Ascending: true, Each: each})
-				}
-			}
-			table.Size() // counts what waits
-		}
-		for _, known := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%d keys/known=%v", n, known), func(b *testing.B) {
-				table, took := New(DefaultOptions), time.Duration(0)
-				use(table)
-				for b.Loop() {
-					if !known {
-						table = New(DefaultOptions)
-					}
-					before := processorTime(b)
-					use(table)
-					took += processorTime(b) - before
-				}
-				b.ReportMetric(0, "ns/op")
-				b.ReportMetric(float64(took.Nanoseconds())/float64(3*b.N*len(lists)), "cpu-ns/list")
-				b.ReportMetric(float64(took.Nanoseconds())/float64(3*b.N*keys), "cpu-ns/key")
-			})
-		}
-	}
-}
-
 func processorTime(b testing.TB) time.Duration {
 	b.Helper()
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A traffic is requests of some workers: each of the distinct keys comes once, and keys
@@ -30,9 +33,9 @@ func newTraffic(workers, keys, list int, uses float64, hashed bool) *traffic {
 	r.zipf = rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.05, 1, 1e9-1)
 	if hashed {
 		width := math.MaxUint64/uint64(list) + 1 // of the space of keys, to each key of a request
-		r.hot = mix
+		r.hot = splitmix.Mix
 		r.cold = func(at, request uint64) uint64 {
-			return at*width + (request*0x9e3779b97f4a7c15+mix(at))&(width-1) // the factor is odd: never the same twice
+			return at*width + (request*0x9e3779b97f4a7c15+splitmix.Mix(at))&(width-1) // the factor is odd: never the same twice
 		}
 		return r
 	}
@@ -110,10 +113,7 @@ func TestTopOfABillion(t *testing.T) {
 	o, workers, keys, list, uses := Options{MemoryBytes: 1 << 20, SketchBytes: 1 << 20}, 1, 200_000, 1<<12, 3.0
 	text, many := os.LookupEnv("PSIDECAR_KEYS")
 	if many {
-		n, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := require.Value(strconv.ParseFloat(text, 64))(t)
 		o, workers, keys, list, uses = DefaultOptions, 4, int(n), 1<<16, 0.1
 	}
 	for _, name := range []string{"hashed", "dense"} {

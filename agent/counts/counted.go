@@ -1,6 +1,6 @@
 package counts
 
-import "github.com/psidecar/psidecar/page/history"
+import "github.com/psidecar/psidecar/internal/page/history"
 
 // Counted returns the job's running totals for the history of curves, which takes differences.
 // Bytes by server are those of both directions.

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
 )
 
 // plain is the slow, obvious table.
@@ -82,14 +84,14 @@ func drawBatch(t *rapid.T) Batch {
 			n = min(n, 12)
 		}
 		for range n {
-			seed = mix(seed + 1)
+			seed = splitmix.Mix(seed + 1)
 			b.Keys = append(b.Keys, start+seed%5000)
 		}
 		slices.Sort(b.Keys)
 		b.Keys = slices.Compact(b.Keys)
 	default:
 		for range n {
-			seed = mix(seed + 1)
+			seed = splitmix.Mix(seed + 1)
 			b.Keys = append(b.Keys, start+seed%700)
 		}
 	}
@@ -99,7 +101,7 @@ func drawBatch(t *rapid.T) Batch {
 	if rapid.IntRange(0, 4).Draw(t, "lens") == 0 {
 		b.LenUnit, b.LenPlane = 4, PushedBytes
 		for i := range b.Keys {
-			b.Lens = append(b.Lens, int32(mix(seed+uint64(i))%9)-1)
+			b.Lens = append(b.Lens, int32(splitmix.Mix(seed+uint64(i))%9)-1)
 		}
 	}
 	return b
@@ -234,11 +236,11 @@ func TestSketchBound(t *testing.T) {
 	for range rounds {
 		keys := make([]uint64, 0, batch+50)
 		for range batch {
-			seed = mix(seed + 1)
+			seed = splitmix.Mix(seed + 1)
 			keys = append(keys, seed)
 		}
 		for hot := range uint64(50) {
-			keys = append(keys, mix(hot+1e9))
+			keys = append(keys, splitmix.Mix(hot+1e9))
 		}
 		slices.Sort(keys)
 		for _, k := range keys {

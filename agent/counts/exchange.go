@@ -15,8 +15,8 @@ func (r Request) exchange() exchange {
 
 // unanswered is a request in flight.
 type unanswered struct {
-	asked       int64  // nanoseconds since 1970
-	bytes, keys uint64 // keys 0: unknown
+	asked int64 // nanoseconds since 1970
+	bytes uint64
 	// The ends of its key list, valid if keyed.
 	first, last uint64
 	keyed       bool
@@ -149,6 +149,18 @@ func (p *pending) oldest() []Wait {
 	return waits
 }
 
+// forget forgets the requests of a pair and returns how many were in flight.
+func (p *pending) forget(of pair) (n int) {
+	for _, x := range p.pairs[of] {
+		if _, waits := p.at[x]; waits {
+			delete(p.at, x)
+			n++
+		}
+	}
+	delete(p.pairs, of)
+	return n
+}
+
 // seenWindow is how far back a retransmission is recognized, in timestamps.
 const seenWindow = 1024
 
@@ -221,7 +233,9 @@ type progress struct {
 	timestamp int32 // of its newest step
 	app       int32
 	customer  int32
-	stepTime  int64 // when that step began
+	stepTime  int64   // when that step began
+	distance  float64 // between the timestamps of two steps; 0: unknown
+	rested    bool    // steps may have passed unseen since
 }
 
 // step counts a step if the request begins one. A step is a round of pushes: those with one
@@ -247,11 +261,12 @@ func (j *Locality) step(now *Interval, r Request) {
 	case p.app != r.App || p.customer != r.Customer || r.Timestamp <= p.timestamp:
 		return
 	}
+	n := p.stepsPassed(r.Timestamp)
 	p.timestamp, p.stepTime = r.Timestamp, r.Time
 	slot := j.seconds.at(r.Time)
 	slot.steps = grown(slot.steps, r.Worker)
-	slot.steps[r.Worker]++
-	j.worker(r.Worker).step(r.Time)
-	now.stepped(r.Worker)
-	j.all.stepped(r.Worker)
+	slot.steps[r.Worker] += uint32(n)
+	j.worker(r.Worker).step(r.Time, n)
+	now.stepped(r.Worker, n)
+	j.all.stepped(r.Worker, n)
 }

@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // AddTo counts the batch in a grid. It walks the blocks forward with the keys and starts over

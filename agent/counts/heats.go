@@ -1,7 +1,7 @@
 package counts
 
 import (
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // A Heat says which worker used which keys in a stretch of time.

@@ -3,8 +3,8 @@ package counts
 import (
 	"slices"
 
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 )
 
 // An Interval is what a job did in a stretch of time. Slices by worker or server are as long as
@@ -51,12 +51,12 @@ func (in *Interval) count(bytes uint64, leftHost, repeat bool) {
 	}
 }
 
-// stepped counts a step of a worker.
-func (in *Interval) stepped(worker int) {
+// stepped counts n steps of a worker.
+func (in *Interval) stepped(worker int, n uint64) {
 	for worker >= len(in.Steps) {
 		in.Steps = append(in.Steps, 0)
 	}
-	in.Steps[worker]++
+	in.Steps[worker] += n
 }
 
 // took records the latency of a request under all, its worker and its server.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // LocalityOptions bound a job's memory.
@@ -22,10 +22,6 @@ type LocalityOptions struct {
 	Pending int
 	// WindowKeys bounds the uses of keys in a Window; 0 turns windows off.
 	WindowKeys int
-	// Slow, if not nil, is called with each request whose answer took SlowAfter or longer. It
-	// is called with the job's lock held, so it must neither block nor call the job.
-	Slow      func(Slow)
-	SlowAfter time.Duration
 }
 
 // DefaultLocalityOptions keep an hour, the last five minutes of it in full resolution.
@@ -51,14 +47,6 @@ type Request struct {
 	// AnyServer says, of an answer, that its request may have named another server than answers:
 	// a proxy sends BytePS's requests for displaced keys whole to their owners.
 	AnyServer bool
-}
-
-// Slow is a request whose answer took long. Times are in nanoseconds since 1970.
-type Slow struct {
-	Worker, Server  int
-	Asked, Answered int64
-	Push, Pull      bool
-	Keys, Bytes     uint64 // of the request; 0 keys: unknown
 }
 
 // Pair is the traffic between a worker and a server.
@@ -188,9 +176,6 @@ func (j *Locality) took(now *Interval, r Request, w unanswered) {
 	took := r.Time - w.asked
 	now.took(r.Worker, r.Server, took)
 	j.all.took(r.Worker, r.Server, took)
-	if j.opts.Slow != nil && took >= int64(j.opts.SlowAfter) {
-		j.opts.Slow(Slow{Worker: r.Worker, Server: r.Server, Asked: w.asked, Answered: r.Time, Push: r.Push, Pull: r.Pull, Keys: w.keys, Bytes: w.bytes})
-	}
 }
 
 // GiveUpBefore gives up the requests of a worker to a server that are older than the one that r
@@ -214,6 +199,15 @@ func (j *Locality) Timed(r Request) {
 	}
 }
 
+// addBytes counts bytes in one direction.
+func (p *Pair) addBytes(toServer bool, bytes uint64) {
+	if toServer {
+		p.ToServer += bytes
+	} else {
+		p.ToWorker += bytes
+	}
+}
+
 // Moved counts the bytes of a message between a worker and a server. leftHost says that its
 // receiver is on another host, repeat that it is a retransmission.
 func (j *Locality) Moved(r Request, toServer bool, bytes uint64, leftHost, repeat bool) {
@@ -223,12 +217,7 @@ func (j *Locality) Moved(r Request, toServer bool, bytes uint64, leftHost, repea
 	j.seconds.at(r.Time).bytes += bytes
 	now := j.interval(r.Time)
 	for _, in := range []*Interval{now, j.all} {
-		p := in.pair(r.Worker, r.Server)
-		if toServer {
-			p.ToServer += bytes
-		} else {
-			p.ToWorker += bytes
-		}
+		in.pair(r.Worker, r.Server).addBytes(toServer, bytes)
 		in.count(bytes, leftHost, repeat)
 	}
 }

@@ -88,6 +88,26 @@ func TestLatencyAndPending(t *testing.T) {
 	}
 }
 
+// An agent sees servers answer workers of other hosts, whose requests it does not see: they are no
+// stragglers, and no workers without steps.
+func TestWorkersElsewhereAreNoStragglers(t *testing.T) {
+	j := NewLocality(testOptions())
+	for ts := range int32(40) {
+		now := at(float64(ts) * 0.05)
+		for w := range 3 {
+			j.Rested(Request{Worker: w, Time: now}, false, 1000, true)
+		}
+		j.Ask(Request{Worker: 3, Time: now, Timestamp: ts, Push: true})
+	}
+	v, lately := j.All(), j.Lately(at(5), 10*time.Second)
+	if len(v.Stragglers())+len(lately.Stragglers()) > 0 {
+		t.Errorf("stragglers %v, lately %v, of steps %v", v.Stragglers(), lately.Stragglers(), v.Steps)
+	}
+	if v.MedianSteps() != 40 || lately.MedianSteps() != 40 {
+		t.Errorf("%d steps, %d lately; want 40", v.MedianSteps(), lately.MedianSteps())
+	}
+}
+
 func TestStepsAndStragglers(t *testing.T) {
 	j := NewLocality(testOptions())
 	for ts := range int32(40) {

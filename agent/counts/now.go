@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page/history"
 )
 
 // slots is how many seconds are kept one by one.
@@ -63,10 +63,10 @@ func (w *worker) waiting() int64 {
 	return 0
 }
 
-// step records that a step begins, and averages the time that the one before took with weight
-// 1/4.
-func (w *worker) step(at int64) {
-	if took := at - w.stepped; w.stepped > 0 && took > 0 {
+// step records that n steps have passed and another begins, and averages the time that each took
+// with weight 1/4.
+func (w *worker) step(at int64, n uint64) {
+	if took := (at - w.stepped) / int64(n); w.stepped > 0 && took > 0 {
 		if w.stepEvery == 0 {
 			w.stepEvery = took
 		}
@@ -108,10 +108,11 @@ func (j *Locality) Barrier(worker int, at int64, waits bool) {
 
 // Lately is what happened in a stretch of time that ends now.
 type Lately struct {
-	Seconds float64
-	Bytes   uint64
-	Steps   []uint64  // by worker
-	Waited  []float64 // by worker: fraction of the time spent waiting for others, at most 1
+	Seconds  float64
+	Bytes    uint64
+	Steps    []uint64  // by worker
+	Waited   []float64 // by worker: fraction of the time spent waiting for others, at most 1
+	stepping []bool    // see View
 }
 
 // Lately returns what happened in the last whole seconds of a span, at most 62 s. Seconds
@@ -126,7 +127,7 @@ func (j *Locality) Lately(now int64, span time.Duration) Lately {
 	if j.all.Start > 0 { // a job that has just begun
 		first = max(first, min(j.all.Start/int64(time.Second), last))
 	}
-	l := Lately{Seconds: float64(last - first + 1), Steps: make([]uint64, len(j.progress)), Waited: make([]float64, len(j.workers))}
+	l := Lately{Seconds: float64(last - first + 1), Steps: make([]uint64, len(j.progress)), Waited: make([]float64, len(j.workers)), stepping: j.stepping()}
 	for number := first; number <= last; number++ {
 		s := &j.seconds[number%slots]
 		if s.number != number {
@@ -153,10 +154,10 @@ func (j *Locality) Lately(now int64, span time.Duration) Lately {
 }
 
 // MedianSteps returns the steps of the median worker, the upper one of two.
-func (l *Lately) MedianSteps() uint64 { return medianOf(l.Steps) }
+func (l *Lately) MedianSteps() uint64 { return medianOf(l.Steps, l.stepping) }
 
 // Stragglers returns the workers that lag, as View.Stragglers does.
-func (l *Lately) Stragglers() []int { return stragglers(l.Steps) }
+func (l *Lately) Stragglers() []int { return stragglers(l.Steps, l.stepping) }
 
 // A WorkerNow is what a worker is doing. Times are in nanoseconds since 1970.
 type WorkerNow struct {
@@ -193,14 +194,13 @@ func (j *Locality) Now() (workers []WorkerNow, waits []Wait) {
 	return workers, waits
 }
 
-// Describe adds the size, number of keys and, if keyed, the range of keys to a request in
-// flight. They become known at the end of its message, after Ask.
-func (j *Locality) Describe(r Request, bytes, keys uint64, keyed bool, first, last uint64) {
+// Describe adds the size and, if keyed, the range of keys to a request in flight. They become known at the end of its message, after Ask.
+func (j *Locality) Describe(r Request, bytes uint64, keyed bool, first, last uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	x := r.exchange()
 	if w, ok := j.pending.at[x]; ok {
-		w.bytes, w.keys = bytes, keys
+		w.bytes = bytes
 		if keyed {
 			w.keyed, w.first, w.last = true, first, last
 		}

@@ -3,7 +3,7 @@ package counts
 import (
 	"math"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // Plane names one of the quantities that a table keeps per worker and key.

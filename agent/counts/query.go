@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // Sums are amounts by plane.
@@ -31,6 +31,19 @@ func (s Size) Exact() bool { return s.FoldedBlocks == 0 }
 func (t *Table) Size() Size {
 	t.lock()
 	defer t.mu.Unlock()
+	return t.size()
+}
+
+// SizeSoFar returns the state without what is put off, which it does not count: keys that were
+// first used lately are missing, and so are the newest amounts in Total.
+func (t *Table) SizeSoFar() Size {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.size()
+}
+
+// size is Size for callers that hold t.mu.
+func (t *Table) size() Size {
 	s := Size{Workers: t.workers, Blocks: len(t.leaves), MemoryBytes: t.used + t.front.bytes(), Total: t.total}
 	for _, l := range t.leaves {
 		s.Keys += l.distinct()

@@ -3,6 +3,8 @@ package counts
 import (
 	"math"
 	"math/bits"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
 )
 
 // sketchDepth is the number of counters for each access. The estimate, which is the least of
@@ -34,22 +36,15 @@ func newSketch(bytes int) *sketch {
 // bytes returns the memory of the counters.
 func (s *sketch) bytes() int { return 4 * sketchDepth * int(s.mask+1) }
 
-// mix is the finalizer of splitmix64: every input bit affects every output bit.
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
 // pairHash hashes a worker and a key.
 func pairHash(worker int, key uint64) uint64 {
-	return mix(key + mix(uint64(worker)+0x9e3779b97f4a7c15))
+	return splitmix.Mix(key + splitmix.Next(uint64(worker)))
 }
 
 // place returns the counter for hash h in row i (double hashing).
 func (s *sketch) place(i int, h uint64) *uint32 {
 	h2 := h>>32 | h<<32 | 1
-	return &s.rows[i][mix(h+uint64(i)*h2)&s.mask]
+	return &s.rows[i][splitmix.Mix(h+uint64(i)*h2)&s.mask]
 }
 
 // addAccesses adds n accesses of the pair with hash h and returns the new estimate.
@@ -95,7 +90,7 @@ type registers [registerCount]uint8
 // addKey adds a key; adding it again changes nothing. The low bits of the hash choose a
 // register, which keeps the most leading zeros that the rest has shown.
 func (r *registers) addKey(key uint64) {
-	h := mix(key + 0x9e3779b97f4a7c15)
+	h := splitmix.Next(key)
 	at := h % registerCount
 	rank := uint8(bits.LeadingZeros64(h|registerCount-1) + 1)
 	r[at] = max(r[at], rank)

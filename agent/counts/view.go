@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 )
 
 // A View is what happened in a stretch of time, summed up from intervals. It shares no memory
@@ -14,6 +14,7 @@ type View struct {
 	Interval
 	// Timestamps are those of the workers' newest steps, whatever the stretch.
 	Timestamps []int32
+	stepping   []bool // workers whose requests have been seen, whatever the stretch
 }
 
 // All returns the sums over all time, without heat, which the table has.
@@ -76,6 +77,17 @@ func (j *Locality) timestamps(v *View) {
 	for _, p := range j.progress {
 		v.Timestamps = append(v.Timestamps, p.timestamp)
 	}
+	v.stepping = j.stepping()
+}
+
+// stepping returns the workers whose steps have been seen. Those of other hosts make steps, too, and
+// are not slow for having none here. The caller holds j.mu.
+func (j *Locality) stepping() []bool {
+	seen := make([]bool, len(j.all.Steps))
+	for w, n := range j.all.Steps {
+		seen[w] = n > 0
+	}
+	return seen
 }
 
 // merge adds an interval, without its heat and times.
@@ -150,29 +162,34 @@ const stragglerShare = 0.8
 
 // Stragglers returns the workers that lag behind the median worker: with less than four fifths
 // of its steps, and at least 3 fewer.
-func (v *View) Stragglers() []int { return stragglers(v.Steps) }
+func (v *View) Stragglers() []int { return stragglers(v.Steps, v.stepping) }
 
 // MedianSteps returns the steps of the median worker, the upper one of two.
-func (v *View) MedianSteps() uint64 { return medianOf(v.Steps) }
+func (v *View) MedianSteps() uint64 { return medianOf(v.Steps, v.stepping) }
 
-// stragglers returns the workers that lag, given the steps of all. Three steps of difference
+// stragglers returns the workers that lag, given the steps of all, among those that are seen. Three steps of difference
 // are needed, since in a short stretch a single one is a large share.
-func stragglers(steps []uint64) (slow []int) {
-	median := medianOf(steps)
+func stragglers(steps []uint64, seen []bool) (slow []int) {
+	median := medianOf(steps, seen)
 	for w, n := range steps {
-		if float64(n) < stragglerShare*float64(median) && n+3 <= median {
+		if w < len(seen) && seen[w] && float64(n) < stragglerShare*float64(median) && n+3 <= median {
 			slow = append(slow, w)
 		}
 	}
 	return slow
 }
 
-// medianOf returns the upper median, 0 of nothing.
-func medianOf(steps []uint64) uint64 {
-	if len(steps) == 0 {
+// medianOf returns the upper median of those that are seen, 0 of nothing.
+func medianOf(steps []uint64, seen []bool) uint64 {
+	var sorted []uint64
+	for w, n := range steps {
+		if w < len(seen) && seen[w] {
+			sorted = append(sorted, n)
+		}
+	}
+	if len(sorted) == 0 {
 		return 0
 	}
-	sorted := slices.Clone(steps)
 	slices.Sort(sorted)
 	return sorted[len(sorted)/2]
 }

@@ -1,9 +1,6 @@
 package counts
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 // DefaultWindowKeys bounds the uses of keys in a window, if windows are wanted: sorting so many
 // takes some milliseconds. If workers use more, the window covers a sample of the keys, with
@@ -232,22 +229,26 @@ func (w *Window) trim(most int) {
 	if len(w.Keys) <= most {
 		return
 	}
-	// total[i] is zeroed for keys that go, which marks them below.
-	total, order := make([]uint32, len(w.Keys)), make([]uint32, len(w.Keys))
-	for i := range order {
-		order[i] = uint32(i)
-	}
+	// total[i] is zeroed for keys that go, which marks them below. Keys are ordered as numbers: their
+	// uses, most first, then a part of a hash, then the index, of indexBits.
+	total, order := make([]uint32, len(w.Keys)), make([]uint64, len(w.Keys))
 	for _, ww := range w.Workers {
 		for _, u := range ww.Uses {
 			total[u.Key] += u.Pulls + u.Pushes
 		}
 	}
-	any := func(i uint32) uint64 { return (w.Keys[i]>>sampleBits ^ uint64(w.Last)) * 0x9e3779b97f4a7c15 }
-	slices.SortFunc(order, func(a, b uint32) int {
-		return cmp.Or(cmp.Compare(total[b], total[a]), cmp.Compare(any(a), any(b)), cmp.Compare(a, b))
-	})
-	slices.SortFunc(order[most/2:], func(a, b uint32) int { return cmp.Or(cmp.Compare(any(a), any(b)), cmp.Compare(a, b)) })
-	for _, i := range order[most:] {
+	const indexBits, usesBits = 20, 20
+	for i := range order {
+		hash := (w.Keys[i]>>sampleBits ^ uint64(w.Last)) * 0x9e3779b97f4a7c15
+		order[i] = uint64(1<<usesBits-1-min(total[i], 1<<usesBits-1))<<(64-usesBits) | hash>>usesBits&^(1<<indexBits-1) | uint64(i)
+	}
+	slices.Sort(order)
+	for i := range order[most/2:] {
+		order[most/2+i] &= 1<<(64-usesBits) - 1
+	}
+	slices.Sort(order[most/2:])
+	for _, o := range order[most:] {
+		i := o & (1<<indexBits - 1)
 		w.LeftOut += uint64(total[i])
 		total[i] = 0
 	}

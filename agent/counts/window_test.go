@@ -162,26 +162,3 @@ func TestWindowOfRunsAndLens(t *testing.T) {
 		t.Errorf("%+v", w.Workers)
 	}
 }
-
-func BenchmarkWindow(b *testing.B) {
-	j := windowed(DefaultWindowKeys)
-	var lists [][]uint64
-	for i := range uint64(64) {
-		var keys []uint64
-		for k := range uint64(1000) {
-			keys = append(keys, (k*977+i*13)%50_000)
-		}
-		slices.Sort(keys)
-		lists = append(lists, keys)
-	}
-	for b.Loop() {
-		b.StopTimer()
-		for i, keys := range lists {
-			use(j, i%2, int32(i), keys)
-		}
-		b.StartTimer()
-		if j.TakeWindow(1<<20) == nil {
-			b.Fatal("no window")
-		}
-	}
-}

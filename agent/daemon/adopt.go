@@ -11,24 +11,25 @@ import (
 	"github.com/psidecar/psidecar/agent/listeners"
 )
 
-// adoption connects an Adopter with the agent: it supplies the direct connections that the
-// agent sees, their processes, and which cgroups a proxy serves.
+// adoption connects an Adopter with the agent: it supplies the connections that the agent sees,
+// their processes, and which cgroups a proxy serves.
 type adoption struct {
 	listeners *listeners.Listeners
 	port      uint16 // the mesh port
 	adopter   *Adopter
-	directs   func() []DirectConnection         // set before the adopter runs
+	late      bool                              // connections that bypass the proxy by chance are adopted too
+	sendings  func() []Connection               // set before the adopter runs
 	found     atomic.Pointer[discover.Snapshot] // the latest snapshot
 	root      string                            // mount point of cgroup v2
 }
 
 // tellAgent creates the adopter and has the agent show its state and metrics. It is called
-// before the agent exists, so directs is set later.
+// before the agent exists, so sendings is set later.
 func (a *adoption) tellAgent(o *agent.Options) {
 	a.root = o.CgroupRoot
 	a.adopter = NewAdopter(AdopterOptions{
-		Proc: o.Proc, MeshPort: a.port, Owner: a.owner, Takes: a.listeners.Takes,
-		Directs: func() []DirectConnection { return a.directs() },
+		Proc: o.Proc, MeshPort: a.port, Owner: a.owner, Late: a.late, Proxy: a.listeners,
+		Connections: func() []Connection { return a.sendings() },
 	})
 	o.Adoption = a.adopter.State
 	o.Collectors = append(o.Collectors, a.adopter)
@@ -36,9 +37,9 @@ func (a *adoption) tellAgent(o *agent.Options) {
 
 // run adopts connections that the agent sees until ctx ends.
 func (a *adoption) run(ctx context.Context, of *agent.Agent) {
-	a.directs = func() (all []DirectConnection) {
-		for _, d := range of.Directs() {
-			all = append(all, DirectConnection(d))
+	a.sendings = func() (all []Connection) {
+		for _, s := range of.Sendings() {
+			all = append(all, Connection(s))
 		}
 		return all
 	}

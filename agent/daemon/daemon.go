@@ -8,23 +8,16 @@
 //
 // # Adoption
 //
-// An [Adopter] moves connections to the host's proxy that bypass it. A connection that was made
-// before the proxy started, or while it was away, stays direct until it breaks. [Adopter.Run]
-// ends such connections one by one, each at a moment at which no byte is lost ([ending]).
-// PS-lite's nodes reconnect by themselves, and those connects are redirected.
+// An [Adopter] moves connections to the host's proxy, and away from it. By default connects are
+// not redirected while links are fast; [usage.limits] says when a link is slow, and the proxy when
+// a connection gains nothing by it. A connection that was made before the proxy started, or while
+// it was away, stays direct until it breaks, or with --adopt is moved too. [Adopter.Run] ends such
+// connections one by one, each at a moment at which no byte is lost ([ending]). PS-lite's nodes
+// reconnect by themselves, and those connects go where the adopter wants them.
 //
 // [AdopterOptions] supply what the agent knows of connections, processes and proxies; the
-// kernel is asked for the rest; [decide], a pure function, judges. Adoption runs only with
-// --adopt. It needs CAP_SYS_PTRACE and, for other network namespaces, CAP_SYS_ADMIN.
-//
-// # OTLP
-//
-// An [Exporter] sends the agent's metrics, and slow requests as spans, to an OpenTelemetry
-// collector (OTLP over gRPC). It is off unless [ExportEnabled].
-//
-// [Exporter.Offer] is called from the loop that reads the kernel's records, so it must never
-// block. What does not fit into the queue, and what the collector refuses, is counted and
-// dropped. A slow or absent collector has no other effect.
+// kernel is asked for the rest; [decide], a pure function, judges. It needs CAP_SYS_PTRACE and,
+// for other network namespaces, CAP_SYS_ADMIN.
 package daemon
 
 import (
@@ -53,8 +46,6 @@ type Options struct {
 	// Planner is the host:port of the planner to report to; empty: none.
 	Planner     string
 	Credentials credentials.TransportCredentials // for the planner
-	// Exporter sends metrics and slow requests to a collector; nil: nothing is exported.
-	Exporter *Exporter
 }
 
 // A Daemon is an agent that is ready to run. Run may be called once.
@@ -95,7 +86,6 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.agent.Run(ctx) })
-	g.Go(func() error { return runExporter(ctx, d.opts.Exporter, d.agent) })
 	if i != nil {
 		g.Go(func() error { return i.serveProxies(ctx, d.agent, d.opts.Agent) })
 	}
@@ -106,6 +96,7 @@ func (d *Daemon) Run(ctx context.Context) (err error) {
 		// Marked, so that the connection to the planner is never redirected to the proxy.
 		link := report.New(d.opts.Planner, d.opts.Agent.Host, d.opts.Credentials, d.agent.HostReport, d.agent.Urgent, dial.MarkGRPC(int(own), slog.Default())...)
 		link.Names(d.agent.SettleNames)
+		link.Pace(d.agent.PaceReports())
 		d.agent.SetPlanner(link.State)
 		g.Go(func() error { return link.Run(ctx) })
 	}

@@ -37,10 +37,7 @@ func bpfFolder(t *testing.T) string {
 
 func intercept(t *testing.T, dir string) *Interception {
 	t.Helper()
-	i, err := Intercept(InterceptOptions{Dir: dir, Exclude: []uint16{22}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := require.Value(Intercept(InterceptOptions{Dir: dir, Exclude: []uint16{22}}))(t)
 	return i
 }
 
@@ -56,10 +53,7 @@ func gone(t *testing.T, dir string) {
 func TestNothingIsLeft(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	group, err := os.MkdirTemp(require.CgroupV2(t), "psd-daemon-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	group := require.Value(os.MkdirTemp(require.CgroupV2(t), "psd-daemon-"))(t)
 	t.Cleanup(func() {
 		if err := os.Remove(group); err != nil {
 			t.Error(err)
@@ -73,10 +67,7 @@ func TestNothingIsLeft(t *testing.T) {
 		dir := bpfFolder(t)
 		i := intercept(t, dir)
 		i.Own(func(uint64, netip.AddrPort, netip.AddrPort) bool { return false })
-		d, err := New(Options{Agent: options, Interception: i})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := require.Value(New(Options{Agent: options, Interception: i}))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		ended := make(chan error, 1)
@@ -85,9 +76,7 @@ func TestNothingIsLeft(t *testing.T) {
 			groups, err := i.redirect.Groups()
 			return err == nil && len(groups) == 1
 		}
-		for !redirected() && ctx.Err() == nil && len(ended) == 0 {
-			time.Sleep(time.Millisecond)
-		}
+		require.Eventually(t, "the cgroup's connects are redirected, or the agent has ended", func() bool { return redirected() || len(ended) > 0 })
 		if err := d.Agent().Ready(); err != nil || !redirected() {
 			t.Errorf("the cgroup's connects are not redirected, or the agent is not ready: %v", err)
 		}
@@ -139,9 +128,7 @@ func TestAgentDoesNotWait(t *testing.T) {
 // Processes below a cgroup that is named belong to that one, and others to their own.
 func TestProcessesBelowNamedCgroups(t *testing.T) {
 	root := t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "job"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(root, "job"), 0o700))
 	named := namedGroups(agent.Options{CgroupRoot: root, Cgroups: []string{"job"}})
 	if len(named) != 1 || named[0].Cgroup != filepath.Join(root, "job") {
 		t.Fatalf("named: %+v", named)

@@ -4,16 +4,19 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
-// A DirectConnection is a connection on which a process of this host sends messages past the
-// proxy; see [observe.Direct].
-type DirectConnection struct {
+// A Connection is one on which a process of this host sends messages; see [observe.Sending].
+type Connection struct {
 	Cookie      uint64 // SO_COOKIE of the socket
 	Local, Peer netip.AddrPort
+	Via         netip.AddrPort // Peer, or the proxy's listener
 	Dialect     pslite.Dialect // of the messages; Unknown: none has been seen
 }
+
+// direct reports whether the connection bypasses the proxy.
+func (c *Connection) direct() bool { return c.Via == c.Peer }
 
 // kernel is the kernel's state of a connection.
 type kernel struct {
@@ -26,7 +29,8 @@ type kernel struct {
 type around struct {
 	proxy   bool          // a proxy of this host would accept the process's connects
 	peer    bool          // a proxy listens at the other host
-	again   bool          // an earlier one to the same place was adopted lately
+	fast    bool          // it may bypass the proxy, and its link is not what the job waits for
+	again   bool          // an earlier one to the same place was ended lately
 	waiting time.Duration // for how long it has been seen
 }
 
@@ -47,7 +51,7 @@ const (
 
 // decide returns ReasonDue if a connection may be ended now, else the reason why not. The order
 // of the cases puts lasting reasons before passing ones.
-func decide(d DirectConnection, k kernel, a around) Reason {
+func decide(d Connection, k kernel, a around) Reason {
 	switch {
 	case d.Dialect == pslite.Unknown:
 		return ReasonUnheard
@@ -56,6 +60,8 @@ func decide(d DirectConnection, k kernel, a around) Reason {
 		return ReasonBothWays
 	case !a.proxy:
 		return ReasonNoProxy
+	case a.fast:
+		return ReasonFast
 	case a.again:
 		return ReasonAgain
 	case !a.peer:

@@ -6,11 +6,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestDecide(t *testing.T) {
-	d := DirectConnection{Dialect: pslite.DMLC}
+	d := Connection{Dialect: pslite.DMLC}
 	k := kernel{received: 110, quiet: time.Second}
 	a := around{proxy: true, peer: true}
 	for name, c := range map[string]struct {
@@ -24,7 +25,9 @@ func TestDecide(t *testing.T) {
 		"handshake not over":                 {func() { k.received = 63 }, ReasonBusy},
 		"no proxy":                           {func() { a.proxy = false }, ReasonNoProxy},
 		"none at the other host":             {func() { a.peer = false }, ReasonNoPeer},
-		"adopted before":                     {func() { a.again = true }, ReasonAgain},
+		"its link is fast":                   {func() { a.fast = true }, ReasonFast},
+		"nothing to be taken in by":          {func() { a.fast, a.proxy = true, false }, ReasonNoProxy},
+		"ended before":                       {func() { a.again = true }, ReasonAgain},
 		"something waits in the socket":      {func() { k.waiting = true; a.waiting = time.Hour }, ReasonBusy},
 		"just wrote":                         {func() { k.quiet = 0 }, ReasonBusy},
 		"never quiet, for long":              {func() { k.quiet, a.waiting = 0, patience }, ReasonDue},
@@ -55,26 +58,17 @@ func TestWaitsWith(t *testing.T) {
 // behind, and has it as it was.
 func TestPutBehind(t *testing.T) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer unix.Close(epoll)
 	var files []int
 	for i := range 3 {
-		f, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := require.Value(unix.Eventfd(0, unix.EFD_NONBLOCK))(t)
 		defer unix.Close(f)
-		if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, f, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(100 + i), Pad: -7}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, f, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(100 + i), Pad: -7}))
 		files = append(files, f)
 	}
 	for _, f := range files {
-		if _, err := unix.Write(f, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(unix.Write(f, []byte{1, 0, 0, 0, 0, 0, 0, 0}))(t)
 	}
 	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
@@ -86,9 +80,7 @@ func TestPutBehind(t *testing.T) {
 		}
 		return putBehind(epoll, mine, watched{files[0], unix.EPOLLIN, uint64(100) | 0xfffffff9<<32})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var events [8]unix.EpollEvent
 	n, err := unix.EpollWait(epoll, events[:], 0)
 	if err != nil || n != 3 {

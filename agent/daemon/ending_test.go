@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,9 +32,7 @@ func begin(t *testing.T, mode string) *receiver {
 	t.Helper()
 	require.Root(t)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	r := &receiver{Listener: l, Cmd: exec.Command("/proc/self/exe"), conns: make(chan net.Conn, 1024)}
 	r.Env = append(os.Environ(), fmt.Sprintf("%s=%d", childVariable, l.Addr().(*net.TCPAddr).Port), childVariable+"_MODE="+mode)
@@ -43,9 +40,7 @@ func begin(t *testing.T, mode string) *receiver {
 	if r.ask, err = r.StdinPipe(); err == nil {
 		err = r.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { r.Process.Kill(); r.Wait() })
 	go func() {
 		for {
@@ -63,10 +58,7 @@ func begin(t *testing.T, mode string) *receiver {
 func (r *receiver) socket(t *testing.T) (inode uint32, ok bool) {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", r.Process.Pid)
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := require.Value(os.ReadDir(dir))(t)
 	for _, f := range files {
 		link, _ := os.Readlink(filepath.Join(dir, f.Name()))
 		if n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(link, "socket:["), "]")); err == nil {
@@ -122,9 +114,7 @@ func TestNothingIsLost(t *testing.T) {
 		}
 	}
 	close(stop)
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-done)
 	t.Logf("%d messages on %d connections", next, ended+1)
 }
 
@@ -168,15 +158,13 @@ func TestBytesInTheSocketKeepIt(t *testing.T) {
 	r := begin(t, "asked")
 	c := <-r.conns
 	defer c.Close()
-	if _, err := r.ask.Write(make([]byte, 1000)); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(r.ask.Write(make([]byte, 1000)))(t)
 	ends := discover.Ends{Local: c.RemoteAddr().(*net.TCPAddr).AddrPort(), Peer: c.LocalAddr().(*net.TCPAddr).AddrPort()}
-	awaitState(t, "the sender's buffer to be full", func() bool {
+	require.Eventually(t, "the sender's buffer is full", func() bool {
 		all, err := discover.Connections("/proc/self/ns/net")
 		return err == nil && all[ends].Unsent > 0 && all[ends].ZeroWindow
 	})
-	awaitState(t, "its thread to be found asleep for want of room", func() bool {
+	require.Eventually(t, "its thread is found asleep for want of room", func() bool {
 		var why *refusal
 		err := r.try(t)
 		if !errors.As(err, &why) || why.why != ReasonBusy {
@@ -185,34 +173,27 @@ func TestBytesInTheSocketKeepIt(t *testing.T) {
 		return strings.Contains(why.Error(), "waits to write")
 	})
 	go io.Copy(io.Discard, c)
-	awaitState(t, "it to be ended", func() bool { return r.try(t) == nil })
+	require.Eventually(t, "it is ended", func() bool { return r.try(t) == nil })
 }
 
 // tell shuts nothing down where something has come, or the thread is woken.
 func TestTellShutsNothingDownTooLate(t *testing.T) {
 	for _, name := range []string{"at rest", "unread", "woken"} {
 		t.Run(name, func(t *testing.T) {
-			pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			pair := require.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0))(t)
 			defer unix.Close(pair[0])
 			defer unix.Close(pair[1])
-			signal, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
-			if err != nil {
-				t.Fatal(err)
-			}
+			signal := require.Value(unix.Eventfd(0, unix.EFD_NONBLOCK))(t)
 			defer unix.Close(signal)
 			e := ending{socket: pair[0], signals: []int{signal}, loop: loop{signals: []watched{{number: signal}}}}
+			var err error
 			switch name {
 			case "unread":
 				_, err = unix.Write(pair[1], []byte{1})
 			case "woken":
 				_, err = unix.Write(signal, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			err = e.shutRead()
 			var why *refusal
 			if name != "at rest" && (!errors.As(err, &why) || why.why != ReasonBusy) || name == "at rest" && err != nil {
@@ -230,26 +211,17 @@ func TestTellShutsNothingDownTooLate(t *testing.T) {
 func TestToldBeforeItIsWoken(t *testing.T) {
 	var files [4]int // a signal, a connection's ends, an epoll
 	var err error
-	if files[0], err = unix.Eventfd(0, unix.EFD_NONBLOCK); err != nil {
-		t.Fatal(err)
-	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files[0] = require.Value(unix.Eventfd(0, unix.EFD_NONBLOCK))(t)
+	pair := require.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0))(t)
 	files[1], files[2] = pair[0], pair[1]
-	if files[3], err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	files[3] = require.Value(unix.EpollCreate1(unix.EPOLL_CLOEXEC))(t)
 	for i, f := range files {
 		defer unix.Close(f)
 		if i < 2 {
 			err = errors.Join(err, unix.EpollCtl(files[3], unix.EPOLL_CTL_ADD, f, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(f)}))
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_FILES); err != nil {
 			return err
@@ -265,22 +237,10 @@ func TestToldBeforeItIsWoken(t *testing.T) {
 		}
 		return e.shutRead()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var events [4]unix.EpollEvent
 	n, err := unix.EpollWait(files[3], events[:], 0)
 	if err != nil || n != 2 || int(events[0].Fd) != files[1] || int(events[1].Fd) != files[0] {
 		t.Errorf("%d events, of %d and %d, %v; want the connection's, %d, then the signal's, %d", n, events[0].Fd, events[1].Fd, err, files[1], files[0])
-	}
-}
-
-// awaitState waits for a condition.
-func awaitState(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited for %s", what)
-		}
 	}
 }

@@ -34,7 +34,7 @@ type InterceptOptions struct {
 	Grace, HangAfter time.Duration
 	MeshPort         uint16   // opened in jobs' network namespaces; 0: not
 	Exclude          []uint16 // ports whose connections are never redirected
-	Adopt            bool     // direct connections are moved to the proxy, see Adopter
+	Adopt            bool     // connections that bypass the proxy by chance are moved to it, see Adopter
 }
 
 // Interception redirects jobs' connects to the host's proxy while an agent runs. [Intercept]
@@ -46,7 +46,7 @@ type Interception struct {
 	listeners *listeners.Listeners
 	found     chan *discover.Snapshot // capacity 1: the latest snapshot that follow has not taken
 	ended     chan lastPush           // to be sent to the proxies
-	adoption  *adoption               // nil: direct connections are left alone
+	adoption  adoption
 	// own, if not nil, recognizes the sockets of a proxy in this process.
 	own func(cookie uint64, local, peer netip.AddrPort) bool
 }
@@ -70,9 +70,7 @@ func Intercept(o InterceptOptions) (_ *Interception, err error) {
 	if err != nil {
 		return nil, errors.Join(err, i.redirect.Close())
 	}
-	if o.Adopt {
-		i.adoption = &adoption{listeners: i.listeners, port: o.MeshPort}
-	}
+	i.adoption.listeners, i.adoption.port, i.adoption.late = i.listeners, o.MeshPort, o.Adopt
 	return i, nil
 }
 
@@ -91,9 +89,7 @@ func (i *Interception) tellAgent(o *agent.Options) {
 	}
 	o.PartKeys = i.partKeys
 	o.Collectors = append(o.Collectors, i.listeners)
-	if i.adoption != nil {
-		i.adoption.tellAgent(o)
-	}
+	i.adoption.tellAgent(o)
 }
 
 // partKeys returns which keys are parts of others by what proxies say; see [agent.Options].
@@ -133,9 +129,7 @@ func (i *Interception) route(cookie uint64, local, peer netip.AddrPort) (to neti
 // keepSnapshot keeps the latest snapshot for follow and drops one that follow has not taken,
 // since it may be busy. It never blocks, because it is called from one goroutine only.
 func (i *Interception) keepSnapshot(s *discover.Snapshot) {
-	if i.adoption != nil {
-		i.adoption.found.Store(s)
-	}
+	i.adoption.found.Store(s)
 	select {
 	// Only this goroutine sends, so after draining there is room.
 	case <-i.found:
@@ -183,9 +177,7 @@ func (i *Interception) serveProxies(ctx context.Context, a *agent.Agent, opts ag
 	g.Go(func() error { return i.listeners.Run(ctx, false) })
 	g.Go(func() error { i.follow(ctx, a, opts); return nil })
 	g.Go(func() error { i.tellEnded(ctx); return nil })
-	if i.adoption != nil {
-		g.Go(func() error { i.adoption.run(ctx, a); return nil })
-	}
+	g.Go(func() error { i.adoption.run(ctx, a); return nil })
 	return g.Wait()
 }
 

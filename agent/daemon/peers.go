@@ -60,8 +60,7 @@ func (p *peers) listens(at netip.Addr, now time.Time) bool {
 	return h.listens && now.Sub(h.at) <= holds
 }
 
-// ask connects to the mesh port and hangs up. The proxy there sees a connection without a
-// hello.
+// ask connects to the mesh port and hangs up, which the proxy there does not count as a failure.
 func (p *peers) ask(at netip.Addr, h *peer) {
 	c, err := net.DialTimeout("tcp", net.JoinHostPort(at.String(), strconv.Itoa(int(p.port))), dialFor)
 	if err == nil {

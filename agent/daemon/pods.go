@@ -7,8 +7,8 @@ import (
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/internal/policy"
-	"github.com/psidecar/psidecar/page"
 )
 
 // PodSettings are the flags of Kubernetes.
@@ -32,7 +32,7 @@ func (f *PodSettings) Open(opts *agent.Options) (*discover.Pods, error) {
 	case f.Node == "":
 		return nil, cli.Usagef("--kubernetes needs --kubernetes-node, or NODE_NAME in the environment (fieldRef: spec.nodeName)")
 	}
-	config, _, err := discover.Cluster()
+	config, err := discover.Cluster()
 	if err != nil {
 		return nil, fmt.Errorf("--kubernetes: %w", err)
 	}

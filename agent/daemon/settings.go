@@ -5,15 +5,13 @@ import (
 	"os"
 	"strconv"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/internal/policy"
-	"github.com/psidecar/psidecar/page"
 )
 
 // Default values of flags.
@@ -25,6 +23,9 @@ var (
 // LinkAnnotation is the node's annotation with the speed of its link.
 const LinkAnnotation = discover.LinkAnnotation
 
+// followed is how many connections the kernel follows at a time; each direction counts.
+const followed = 16384
+
 // Settings say what an agent watches and what it may cost, in the form of the flags of psidecar
 // agent, up and record. [Settings.Options] checks them.
 type Settings struct {
@@ -34,7 +35,7 @@ type Settings struct {
 	KeyNames         string  // file with names of keys
 	Sample           string  // "auto", or a number: one in so many windows is sampled
 	Budget           float64 // percent of a core, for "auto"
-	Ring, Streams    int     // bytes of the ring buffer, and connections that the kernel follows
+	Ring             int     // bytes of the ring buffer
 	Memory           int     // bytes for counts
 	Ingress          string
 	Proc, CgroupRoot string
@@ -48,7 +49,7 @@ func (f *Settings) Options(version string) (agent.Options, error) {
 	o := agent.Options{
 		Version: version, Cgroups: f.Cgroups, PIDs: f.PIDs, Jobs: f.Jobs,
 		Proc: f.Proc, CgroupRoot: f.CgroupRoot,
-		Capture:  bpf.Options{RingBytes: f.Ring, Streams: f.Streams, MeasureCost: true},
+		Capture:  bpf.Options{RingBytes: f.Ring, Streams: followed, MeasureCost: true},
 		Locality: counts.DefaultLocalityOptions,
 	}
 	var err error
@@ -114,7 +115,3 @@ func (f *Settings) Machine(node *discover.Pods) func() agent.Machine {
 func (f *Settings) MemoryLimit() int64 {
 	return int64(counts.MemoryLimit - counts.DefaultOptions.MemoryBytes + f.Memory)
 }
-
-// FindCluster returns the API server's configuration and this process's namespace; see
-// [discover.Cluster].
-func FindCluster() (*rest.Config, string, error) { return discover.Cluster() }

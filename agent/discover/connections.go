@@ -26,6 +26,14 @@ type Connection struct {
 	Received    uint64        // bytes, since the connection was made
 	Unread      uint32        // bytes in the receive queue, which the process has not read
 	Quiet       time.Duration // since data was last sent or received
+	Acked       uint64        // bytes that the peer has acknowledged
+	RTT         time.Duration // smoothed
+	// Busy is for how long the connection has had bytes to send or on their way, but for the time
+	// in which the receiver's window kept them back.
+	Busy time.Duration
+	// Rate is the bytes per second that have arrived since the connection last sent as fast as its
+	// link took them, at the best.
+	Rate uint64
 }
 
 // Ends identify a connection within a network namespace. IPv4-mapped addresses are unmapped.
@@ -75,6 +83,8 @@ func connectionOf(i *netlink.TCPInfo) Connection {
 		ZeroWindow: i.Unacked == 0 && i.Notsent_bytes > 0 && (i.Probes > 0 || i.Snd_wnd == 0),
 		Silent:     time.Duration(i.Last_ack_recv) * time.Millisecond,
 		Received:   i.Bytes_received, Quiet: time.Duration(min(i.Last_data_sent, i.Last_data_recv)) * time.Millisecond,
+		RTT:   time.Duration(i.Rtt) * time.Microsecond,
+		Acked: i.Bytes_acked, Busy: time.Duration(i.Busy_time-i.Rwnd_limited) * time.Microsecond, Rate: i.Delivery_rate,
 	}
 }
 

@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -12,27 +13,16 @@ import (
 // that the peer takes nothing.
 func TestConnections(t *testing.T) {
 	require.Root(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(net.Dial("tcp", l.Addr().String()))(t)
 	defer c.Close()
 	peer, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer peer.Close()
 	ends := Ends{c.LocalAddr().(*net.TCPAddr).AddrPort(), l.Addr().(*net.TCPAddr).AddrPort()}
 	look := func() (Connection, bool) {
-		all, err := Connections("/proc/self/ns/net")
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := require.Value(Connections("/proc/self/ns/net"))(t)
 		_, back := all[Ends{ends.Peer, ends.Local}]
 		got, found := all[ends]
 		return got, found && back
@@ -44,13 +34,10 @@ func TestConnections(t *testing.T) {
 	for err = nil; err == nil; { // until neither side's buffers take more
 		_, err = c.Write(make([]byte, 1<<20))
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		got, _ := look()
-		if got.Unsent > 0 && got.ZeroWindow {
-			return
+	require.Await(t, "the peer takes no more", func() error {
+		if got, _ := look(); got.Unsent == 0 || !got.ZeroWindow {
+			return fmt.Errorf("of the connection is said %+v", got)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("the peer takes no more, and of the connection is said %+v", got)
-		}
-	}
+		return nil
+	})
 }

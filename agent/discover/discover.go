@@ -100,11 +100,6 @@ func (s *Snapshot) Owner(local, peer netip.AddrPort) (*Process, bool) {
 	return &s.Processes[i], true
 }
 
-// Take takes a single snapshot of the processes below proc, without a cache; see [Finder.Take].
-func Take(proc fs.FS, watched func(cgroup string) bool, other func(pid int) bool) (*Snapshot, error) {
-	return NewFinder(proc).Take(Look{Watched: watched, Other: other})
-}
-
 // maxPIDs exceeds the kernel's own limit (PID_MAX_LIMIT, 2^22).
 const maxPIDs = 1 << 23
 

@@ -10,6 +10,7 @@ import (
 	"testing/fstest"
 
 	"github.com/psidecar/psidecar/internal/policy"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 const tcpHeader = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -57,11 +58,13 @@ func recorded() fstest.MapFS {
 	}
 }
 
+// Take takes a single snapshot of the processes below proc, without a cache; see [Finder.Take].
+func Take(proc fs.FS, watched func(cgroup string) bool, other func(pid int) bool) (*Snapshot, error) {
+	return NewFinder(proc).Take(Look{Watched: watched, Other: other})
+}
+
 func TestTake(t *testing.T) {
-	s, err := Take(recorded(), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Value(Take(recorded(), nil, nil))(t)
 	address := netip.MustParseAddrPort
 	want := []Process{
 		{
@@ -170,10 +173,7 @@ func TestTakeWatchedCgroups(t *testing.T) {
 		{"the others", func(c string) bool { return strings.HasPrefix(c, "/job-of-others") }, []int{9100, 9200}, 9100},
 		{"none", func(string) bool { return false }, nil, 0},
 	} {
-		s, err := Take(proc, tc.watched, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := require.Value(Take(proc, tc.watched, nil))(t)
 		var pids []int
 		for _, p := range s.Processes {
 			pids = append(pids, p.PID)
@@ -223,10 +223,7 @@ func TestSettingsAreReadWithPSLitesVariables(t *testing.T) {
 	f := NewFinder(proc)
 	look := func(l Look) map[int]Process {
 		t.Helper()
-		s, err := f.Take(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := require.Value(f.Take(l))(t)
 		all := map[int]Process{}
 		for _, p := range s.Processes {
 			all[p.PID] = p

@@ -3,12 +3,10 @@ package discover
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,8 +37,6 @@ const (
 	maxOwners = 8
 	// askWithin bounds each request to the API server.
 	askWithin = 10 * time.Second
-	// maxEvents bounds the events written for one pod, each with a different text.
-	maxEvents = 16
 )
 
 // ask queues a pod whose owner is unknown or whose annotations are wrong. Requests to the API
@@ -138,33 +134,4 @@ func (p *Pods) top(ctx context.Context, namespace string, owner metav1.OwnerRefe
 		owner = *above
 	}
 	return owner.Name, nil
-}
-
-// writeEvents writes an event for each of a pod's invalid annotations. The event's name is a
-// hash of the pod and the text, so that a repeated attempt, also by a restarted agent, meets
-// AlreadyExists instead of writing a second one.
-func (p *Pods) writeEvents(ctx context.Context, k known) error {
-	for _, text := range k.said.Wrong[:min(len(k.said.Wrong), maxEvents)] {
-		sum := fnv.New64a()
-		sum.Write([]byte(k.UID + "\x00" + text))
-		now := metav1.Now()
-		event := &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%.230s.%016x", k.Name, sum.Sum64()), Namespace: k.Namespace},
-			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: k.Namespace, Name: k.Name, UID: k.uid},
-			Type:           corev1.EventTypeWarning, Reason: "PsidecarAnnotation", Message: text, Count: 1,
-			FirstTimestamp: now, LastTimestamp: now,
-			Source: corev1.EventSource{Component: "psidecar-agent", Host: k.Node}, ReportingController: "psidecar.io/agent", ReportingInstance: k.Node,
-		}
-		asking, cancel := context.WithTimeout(ctx, askWithin)
-		_, err := p.core.Events(k.Namespace).Create(asking, event, metav1.CreateOptions{})
-		cancel()
-		switch {
-		case err == nil, apierrors.IsAlreadyExists(err):
-		case apierrors.IsForbidden(err), apierrors.IsNotFound(err): // the namespace may be on its way out
-			slog.Debug("cannot write an event for a pod", "namespace", k.Namespace, "pod", k.Name, "error", err)
-		default:
-			return fmt.Errorf("writing an event for pod %s/%s: %w", k.Namespace, k.Name, err)
-		}
-	}
-	return nil
 }

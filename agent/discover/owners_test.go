@@ -3,6 +3,7 @@ package discover
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/psidecar/psidecar/internal/policy"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // owners is an API server that has objects with owners, and takes events.
@@ -43,7 +45,9 @@ func (o *owners) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.Method == http.MethodPost {
 		var e corev1.Event
-		if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+		read := json.NewDecoder(r.Body)
+		read.DisallowUnknownFields()
+		if err := read.Decode(&e); err != nil {
 			o.t.Error(err)
 		}
 		if slices.ContainsFunc(o.events, func(old corev1.Event) bool { return old.Name == e.Name }) {
@@ -89,9 +93,7 @@ func (o *owners) served() *Pods {
 	transport := &http.Transport{}
 	o.t.Cleanup(func() { server.Close(); transport.CloseIdleConnections() })
 	p, err := NewPods(&rest.Config{Host: server.URL, Transport: transport, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "node-1", "", usual)
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	require.NoError(o.t, err)
 	return p
 }
 
@@ -139,19 +141,15 @@ func TestSettleAsksForOwnersUntilAnswered(t *testing.T) {
 		queue, ended := p.begin(), make(chan struct{})
 		go func() { p.work(ctx, queue); close(ended) }()
 		p.pod(mine)
-		for {
+		require.Await(t, "the pod's owner is known", func() error {
 			said, ok := p.Said("a")
 			o.mu.Lock()
-			events := len(o.events)
-			o.mu.Unlock()
-			if ok && said.Owner == "train" && events == 2 {
-				break
+			defer o.mu.Unlock()
+			if events := len(o.events); !ok || said.Owner != "train" || events != 2 {
+				return fmt.Errorf("it is known of the pod: %+v, %d events", said, events)
 			}
-			if ctx.Err() != nil {
-				t.Fatalf("it is known of the pod: %+v, %d events", said, events)
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
+			return nil
+		})
 		p.pod(mine) // reported again, as informers do
 		if said, _ := p.Said("a"); said.Namespace != "ads" || said.Owner != "train" || said.Settings[policy.Job] != "ctr" || said.Policy != (policy.Policy{}) || len(said.Wrong) != 2 {
 			t.Errorf("the pod says %+v", said)
@@ -164,7 +162,7 @@ func TestSettleAsksForOwnersUntilAnswered(t *testing.T) {
 		}
 	}
 	for _, e := range o.events {
-		if e.Namespace != "ads" || e.Type != "Warning" || e.InvolvedObject.Name != "train-0" || e.InvolvedObject.UID != "a" || !strings.Contains(e.Message, "is ignored") {
+		if e.Namespace != "ads" || e.Type != "Warning" || e.InvolvedObject.Name != "train-0" || e.InvolvedObject.UID != "a" || e.Source.Host != "node-1" || e.ReportingInstance != "node-1" || e.FirstTimestamp.IsZero() || !strings.Contains(e.Message, "is ignored") {
 			t.Errorf("an event: %+v", e)
 		}
 	}
@@ -185,10 +183,7 @@ func TestObserveComesBeforeTheSelector(t *testing.T) {
 		{"", may, "false", false}, {"", may, "", true}, {"", usual, "false", true},
 		{"a=b", may, "true", true}, {"a=b", may, "", false}, {"a=b", usual, "true", false},
 	} {
-		p, err := NewPods(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", c.selector, c.allowed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := require.Value(NewPods(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", c.selector, c.allowed))(t)
 		o := pod("a", "ads", "x", nil)
 		if c.wish != "" {
 			o.Annotations = map[string]string{"psidecar.io/observe": c.wish}

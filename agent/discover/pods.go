@@ -11,13 +11,13 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	core "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -42,10 +42,10 @@ type PodOnNode struct {
 // and so on), each from its own goroutine.
 type Pods struct {
 	node     string
-	selector labels.Selector // nil: all pods are selected
-	allowed  policy.Allowed  // the annotations that may take effect
-	core     core.CoreV1Interface
-	objects  metadata.Interface // for owners, of which only metadata is read
+	selector labels.Selector    // nil: all pods are selected
+	allowed  policy.Allowed     // the annotations that may take effect
+	objects  metadata.Interface // only metadata is read
+	events   *rest.RESTClient
 
 	mu         sync.Mutex            // guards the rest
 	pods       map[string]known      // by UID
@@ -78,7 +78,7 @@ func NewPods(config *rest.Config, node, selector string, allowed policy.Allowed)
 	}
 	client, err := rest.HTTPClientFor(config)
 	if err == nil {
-		p.core, err = core.NewForConfigAndClient(config, client)
+		p.events, err = newEventClient(config, client)
 	}
 	if err == nil {
 		p.objects, err = metadata.NewForConfigAndClient(config, client)
@@ -94,17 +94,17 @@ func NewPods(config *rest.Config, node, selector string, allowed policy.Allowed)
 // followed only if a selector needs their labels.
 func (p *Pods) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(slog.Default().Handler()))
-	pods, err := p.informer("pods", fields.OneTermEqualSelector("spec.nodeName", p.node), &corev1.Pod{}, p.pod, p.noPod)
+	pods, err := p.informer("pods", fields.OneTermEqualSelector("spec.nodeName", p.node), p.pod, p.noPod)
 	if err != nil {
 		return err
 	}
-	node, err := p.informer("nodes", fields.OneTermEqualSelector("metadata.name", p.node), &corev1.Node{}, p.ownNode, p.noNode)
+	node, err := p.informer("nodes", fields.OneTermEqualSelector("metadata.name", p.node), p.ownNode, p.noNode)
 	if err != nil {
 		return err
 	}
 	informers := []cache.SharedIndexInformer{pods, node}
 	if p.selector != nil {
-		namespaces, err := p.informer("namespaces", fields.Everything(), &corev1.Namespace{}, p.namespace, p.noNamespace)
+		namespaces, err := p.informer("namespaces", fields.Everything(), p.namespace, p.noNamespace)
 		if err != nil {
 			return err
 		}
@@ -121,8 +121,18 @@ func (p *Pods) Run(ctx context.Context) error {
 
 // informer returns an informer for the objects of a kind that match which. is is called with
 // each object that exists or changes, gone with each that was deleted.
-func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Object, is, gone func(any)) (cache.SharedIndexInformer, error) {
-	i := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(p.core.RESTClient(), resource, "", which), kind, 0, nil)
+func (p *Pods) informer(resource string, which fields.Selector, is, gone func(*metav1.PartialObjectMetadata)) (cache.SharedIndexInformer, error) {
+	objects := p.objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: resource})
+	i := cache.NewSharedIndexInformer(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = which.String()
+			return objects.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = which.String()
+			return objects.Watch(ctx, o)
+		},
+	}, &metav1.PartialObjectMetadata{}, 0, nil)
 	if err := i.SetTransform(trim); err != nil {
 		return nil, fmt.Errorf("following %s: %w", resource, err)
 	}
@@ -134,14 +144,14 @@ func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Obj
 		return nil, fmt.Errorf("following %s: %w", resource, err)
 	}
 	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    is,
-		UpdateFunc: func(_, now any) { is(now) },
+		AddFunc:    func(now any) { handle(now, is) },
+		UpdateFunc: func(_, now any) { handle(now, is) },
 		DeleteFunc: func(was any) {
 			// The watch was interrupted and the deletion missed; this is the last state known.
 			if last, ok := was.(cache.DeletedFinalStateUnknown); ok {
 				was = last.Obj
 			}
-			gone(was)
+			handle(was, gone)
 		},
 	})
 	if err != nil {
@@ -150,31 +160,26 @@ func (p *Pods) informer(resource string, which fields.Selector, kind runtime.Obj
 	return i, nil
 }
 
-// trim removes the fields that are not used here. The informer's cache holds every pod of the
-// node, and a pod's spec and status are nearly all of it.
+// handle calls f with an object of an informer.
+func handle(object any, f func(*metav1.PartialObjectMetadata)) {
+	if o, ok := object.(*metav1.PartialObjectMetadata); ok {
+		f(o)
+	}
+}
+
+// trim removes what is not used here, since the informer's cache holds every pod of the node.
 func trim(object any) (any, error) {
-	switch o := object.(type) {
-	case *corev1.Pod:
+	if o, ok := object.(*metav1.PartialObjectMetadata); ok {
 		o.ManagedFields = nil
 		maps.DeleteFunc(o.Annotations, func(name, _ string) bool { return !strings.HasPrefix(name, policy.Prefix) })
-		o.Spec, o.Status = corev1.PodSpec{NodeName: o.Spec.NodeName}, corev1.PodStatus{}
-	case *corev1.Namespace:
-		o.ManagedFields, o.Annotations = nil, nil
-	case *corev1.Node:
-		o.ManagedFields = nil
-		o.Spec, o.Status = corev1.NodeSpec{}, corev1.NodeStatus{}
 	}
 	return object, nil
 }
 
 // pod stores a new or changed pod. A resolved owner is kept as long as the controller is the
 // same, so an update of the pod costs no requests.
-func (p *Pods) pod(object any) {
-	o, ok := object.(*corev1.Pod)
-	if !ok {
-		return
-	}
-	k := known{PodOnNode: PodOnNode{string(o.UID), o.Namespace, o.Name, o.Spec.NodeName}, uid: o.UID, labels: o.Labels, controller: metav1.GetControllerOf(o)}
+func (p *Pods) pod(o *metav1.PartialObjectMetadata) {
+	k := known{PodOnNode: PodOnNode{string(o.UID), o.Namespace, o.Name, p.node}, uid: o.UID, labels: o.Labels, controller: metav1.GetControllerOf(o)}
 	k.said.Namespace, k.said.Settings = o.Namespace, policy.Annotations(o.Annotations)
 	k.said.Policy, k.said.Wrong = k.said.Settings.Read(p.allowed, func(key string) string { return policy.Prefix + key })
 	p.mu.Lock()
@@ -188,36 +193,26 @@ func (p *Pods) pod(object any) {
 	}
 }
 
-func (p *Pods) noPod(object any) {
-	if o, ok := object.(*corev1.Pod); ok {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.pods, string(o.UID))
-	}
+func (p *Pods) noPod(o *metav1.PartialObjectMetadata) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.pods, string(o.UID))
 }
 
-func (p *Pods) namespace(object any) {
-	if o, ok := object.(*corev1.Namespace); ok {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.namespaces[o.Name] = o.Labels
-	}
+func (p *Pods) namespace(o *metav1.PartialObjectMetadata) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.namespaces[o.Name] = o.Labels
 }
 
-func (p *Pods) noNamespace(object any) {
-	if o, ok := object.(*corev1.Namespace); ok {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.namespaces, o.Name)
-	}
+func (p *Pods) noNamespace(o *metav1.PartialObjectMetadata) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.namespaces, o.Name)
 }
 
 // ownNode reads the speed of the node's link from its annotation or label.
-func (p *Pods) ownNode(object any) {
-	o, ok := object.(*corev1.Node)
-	if !ok {
-		return
-	}
+func (p *Pods) ownNode(o *metav1.PartialObjectMetadata) {
 	said, annotated := o.Annotations[LinkAnnotation]
 	if !annotated {
 		said = o.Labels[LinkAnnotation]
@@ -237,7 +232,7 @@ func (p *Pods) ownNode(object any) {
 	p.link, p.said = uint32(mbit), said
 }
 
-func (p *Pods) noNode(any) {
+func (p *Pods) noNode(*metav1.PartialObjectMetadata) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.link, p.said = 0, ""

@@ -7,23 +7,19 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/psidecar/psidecar/internal/policy"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // usual is what annotations may say by default.
 var usual = policy.Allowed{policy.Job: true, policy.Codec: true}
 
-func pod(uid, namespace, name string, labels map[string]string) *corev1.Pod {
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: namespace, Name: name, Labels: labels},
-		Spec:       corev1.PodSpec{NodeName: "node-1"},
-	}
+func pod(uid, namespace, name string, labels map[string]string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: namespace, Name: name, Labels: labels}}
 }
 
 func TestSelected(t *testing.T) {
@@ -36,15 +32,12 @@ func TestSelected(t *testing.T) {
 		{"psidecar.io/job=true", map[string]bool{"a": true, "b": true, "c": false, "": false, "unknown": false}},
 		{"psidecar.io/job notin (true)", map[string]bool{"a": true, "b": true, "c": true, "": false, "unknown": false}},
 	} {
-		p, err := NewPods(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", tc.selector, usual)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := require.Value(NewPods(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", tc.selector, usual))(t)
 		p.pod(pod("a", "plain", "by-label", in))
 		p.pod(pod("b", "jobs", "by-namespace", nil))
 		p.pod(pod("c", "plain", "neither", nil))
 		p.pod(pod("d", "jobs", "ended", in))
-		p.namespace(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "jobs", Labels: in}})
+		p.namespace(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "jobs", Labels: in}})
 		p.noPod(pod("d", "jobs", "ended", in))
 		for uid, want := range tc.want {
 			if p.Selected(uid) != want {
@@ -57,7 +50,6 @@ func TestSelected(t *testing.T) {
 		if _, ok := p.Lookup("d"); ok {
 			t.Error("pod d is there still")
 		}
-		p.noNamespace(cache.DeletedFinalStateUnknown{}.Obj)
 	}
 	if _, err := NewPods(&rest.Config{}, "node-1", "a=b=c", usual); err == nil {
 		t.Error("a selector that is none")
@@ -67,10 +59,7 @@ func TestSelected(t *testing.T) {
 // A node says how fast its link is by an annotation, or a label; an invalid speed
 // is none.
 func TestLinkSpeedByAnnotationOrLabel(t *testing.T) {
-	p, err := NewPods(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", "", usual)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(NewPods(&rest.Config{Host: "http://127.0.0.1:1"}, "node-1", "", usual))(t)
 	for _, c := range []struct {
 		name                string
 		annotations, labels map[string]string
@@ -84,7 +73,7 @@ func TestLinkSpeedByAnnotationOrLabel(t *testing.T) {
 		{"more than there can be", map[string]string{LinkAnnotation: "4294967296"}, nil, 0},
 		{"an annotation", map[string]string{LinkAnnotation: "40000"}, nil, 40000},
 	} {
-		p.ownNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: c.annotations, Labels: c.labels}})
+		p.ownNode(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: c.annotations, Labels: c.labels}})
 		if got := p.Link(); got != c.want {
 			t.Errorf("%s: %d Mbit/s, want %d", c.name, got, c.want)
 		}
@@ -106,10 +95,7 @@ func TestNoAnswerOfTheAPIServerIsAskedAgain(t *testing.T) {
 		http.Error(w, "no", http.StatusInternalServerError)
 	}))
 	defer server.Close()
-	p, err := NewPods(&rest.Config{Host: server.URL}, "node-1", "", usual)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(NewPods(&rest.Config{Host: server.URL}, "node-1", "", usual))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ended := make(chan error, 1)

@@ -46,24 +46,13 @@ func liveIn(root string) error {
 // inRoot starts a process in a root directory of its own.
 func inRoot(t *testing.T, root string) int {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := require.Value(os.Executable())(t)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), rootOf+"="+root)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := require.Value(cmd.StdinPipe())(t)
+	out := require.Value(cmd.StdoutPipe())(t)
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
 			t.Log(err)
@@ -81,9 +70,7 @@ func inRoot(t *testing.T, root string) int {
 func TestReadInRootTraps(t *testing.T) {
 	require.Root(t)
 	outside := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(outside, []byte("198.18.0.66 outside\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(outside, []byte("198.18.0.66 outside\n"), 0o600))
 	link := func(to string) func(string) error {
 		return func(file string) error { return os.Symlink(to, file) }
 	}
@@ -169,9 +156,7 @@ func TestReadHasABound(t *testing.T) {
 func TestNames(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 3000 {
-		if err := os.Mkdir(filepath.Join(dir, fmt.Sprint(i)), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Mkdir(filepath.Join(dir, fmt.Sprint(i)), 0o755))
 	}
 	for name, proc := range map[string]fs.FS{"real": OpenProc(dir), "another": os.DirFS(dir)} {
 		if names, err := ListNames(proc, ".", 3000); len(names) != 3000 || err != nil {

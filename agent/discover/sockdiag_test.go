@@ -18,19 +18,13 @@ import (
 // cgroupOfTest returns the number of this process's cgroup v2.
 func cgroupOfTest(t *testing.T) uint64 {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile("/proc/self/cgroup"))(t)
 	for line := range strings.Lines(string(text)) {
 		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
 		if !ok {
 			continue
 		}
-		info, err := os.Stat(filepath.Join(require.CgroupV2(t), path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := require.Value(os.Stat(filepath.Join(require.CgroupV2(t), path)))(t)
 		return info.Sys().(*syscall.Stat_t).Ino
 	}
 	require.Missing(t, "this process is in no cgroup v2")
@@ -56,13 +50,8 @@ func TestListening(t *testing.T) {
 		if errors.Is(err, ErrNoSocketCgroups) {
 			require.Missing(t, "%v", err)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		cookie, err := cookieOf(l.(*net.TCPListener))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		cookie := require.Value(cookieOf(l.(*net.TCPListener)))(t)
 		if len(all) == 1 && all[0].Cookie != cookie {
 			t.Errorf("%s: cookie %#x, want %#x", address, all[0].Cookie, cookie)
 		}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy that is stopped is ended by the agent, and the next one serves; one that
@@ -25,9 +26,7 @@ func TestAHangingProxyIsEnded(t *testing.T) {
 	first := g.startProxy()
 	g.until(client, g.through(first))
 	began := time.Now()
-	if err := syscall.Kill(first.Pid(), syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(first.Pid(), syscall.SIGSTOP))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var exit *exec.ExitError
@@ -112,9 +111,7 @@ func TestSleepsAreNamed(t *testing.T) {
 		{"0", "?"}, // the kernel tells only who may trace the process
 		{"", "?"},
 	} {
-		if err := os.WriteFile(filepath.Join(dir, "wchan"), []byte(c.wchan), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "wchan"), []byte(c.wchan), 0o600))
 		if got := sleepsIn(dir); got != c.want {
 			t.Errorf("a thread that sleeps in %q is said to sleep in %q, want %q", c.wchan, got, c.want)
 		}
@@ -167,25 +164,15 @@ func TestStuckProcessIsAskedForItsStacks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cmd := exec.Command("sh", "-c", c.script)
-			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			out := require.Value(cmd.StdoutPipe())(t)
+			require.NoError(t, cmd.Start())
 			if _, err := out.Read(make([]byte, 16)); err != nil { // until it is set up
 				t.Fatal(err)
 			}
-			fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fd := require.Value(unix.PidfdOpen(cmd.Process.Pid, 0))(t)
 			p := &peer{pid: int32(cmd.Process.Pid), pidfd: fd}
 			defer p.close()
-			if err := p.kill(c.state); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, p.kill(c.state))
 			var exit *exec.ExitError
 			if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != c.want {
 				t.Errorf("it ends with %v, want %v", err, c.want)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // keeping is a proxy for which an agent holds connections: its process, and both ends
@@ -24,17 +25,10 @@ type keeping struct {
 func newKeeping(t *testing.T, k *kept) *keeping {
 	t.Helper()
 	mine, proxys, err := handover.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := &keeping{process: exec.Command("sleep", "1000"), agents: handover.NewConn(mine), proxys: handover.NewConn(proxys)}
-	if err := c.process.Start(); err != nil {
-		t.Fatal(err)
-	}
-	pidfd, err := unix.PidfdOpen(c.process.Process.Pid, 0) // the socket's is this process
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.process.Start())
+	pidfd := require.Value(unix.PidfdOpen(c.process.Process.Pid, 0))(t) // the socket's is this process
 	c.peer = &peer{pid: int32(c.process.Process.Pid), pidfd: pidfd}
 	t.Cleanup(func() {
 		c.kill()
@@ -58,23 +52,13 @@ func (c *keeping) kill() {
 // it: a duplicate, and a page.
 func connection(t *testing.T) (conn *net.TCPConn, file, page *os.File) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	dialed, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	dialed := require.Value(net.Dial("tcp", l.Addr().String()))(t)
 	t.Cleanup(func() { dialed.Close() })
 	conn = dialed.(*net.TCPConn)
-	if file, err = conn.File(); err != nil {
-		t.Fatal(err)
-	}
-	if page, err = os.Open(os.DevNull); err != nil {
-		t.Fatal(err)
-	}
+	file = require.Value(conn.File())(t)
+	page = require.Value(os.Open(os.DevNull))(t)
 	return conn, file, page
 }
 
@@ -82,18 +66,14 @@ func connection(t *testing.T) (conn *net.TCPConn, file, page *os.File) {
 func (c *keeping) holdOne(t *testing.T, k *kept, id uint64) {
 	t.Helper()
 	_, file, page := connection(t)
-	if err := k.hold(c.agents, id, []*os.File{file, page}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.hold(c.agents, id, []*os.File{file, page}))
 }
 
 // kinds are the next messages from the agent, up to AllKept.
 func (c *keeping) kinds(t *testing.T) (all []string) {
 	t.Helper()
 	for {
-		if err := c.proxys.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.proxys.SetReadDeadline(time.Now().Add(time.Minute)))
 		m, files, err := c.proxys.ReceiveAll()
 		if err != nil {
 			t.Fatalf("after %q: %v", all, err)
@@ -113,17 +93,12 @@ func settling(t *testing.T, k *kept, within time.Duration) <-chan bool {
 	t.Helper()
 	settled := make(chan bool, 1)
 	go func() { settled <- k.awaitHandover(within) }()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	require.Eventually(t, "it waits, or has waited", func() bool {
 		k.mu.Lock()
-		waits := k.changed != nil
-		k.mu.Unlock()
-		if waits || len(settled) > 0 {
-			return settled
-		}
-		if time.Now().After(end) {
-			t.Fatal("it neither waits nor has waited")
-		}
-	}
+		defer k.mu.Unlock()
+		return k.changed != nil || len(settled) > 0
+	})
+	return settled
 }
 
 // An agent that ends while it holds connections that a proxy left, or is about to
@@ -170,17 +145,12 @@ func TestHoldAfterTheEnd(t *testing.T) {
 func descriptors(t *testing.T, conn *net.TCPConn) (n int) {
 	t.Helper()
 	raw, err := conn.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var socket unix.Stat_t
 	if failed := raw.Control(func(fd uintptr) { err = unix.Fstat(int(fd), &socket) }); failed != nil || err != nil {
 		t.Fatal(failed, err)
 	}
-	all, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := require.Value(os.ReadDir("/proc/self/fd"))(t)
 	for _, fd := range all {
 		var s unix.Stat_t
 		if unix.Stat("/proc/self/fd/"+fd.Name(), &s) == nil && s.Dev == socket.Dev && s.Ino == socket.Ino {

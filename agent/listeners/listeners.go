@@ -19,13 +19,13 @@
 // reconcile.go opens and closes what the list of processes asks for, netns.go has the sockets
 // and namespaces, proxies.go the conversation with a proxy, turn.go the orderly replacement of
 // one proxy by the next, hang.go what happens to a proxy that is stuck, kept.go the connections
-// that outlive a proxy, owner.go the proxies' queries for who listens at an address.
+// that outlive a proxy, spare.go which connections need no proxy, owner.go the proxies' queries for who listens at an address.
 //
 // # Concurrency
 //
 // Each proxy has a goroutine that reads its messages, one that pings it, and up to maxQuestions
-// that answer its queries. All state is guarded by Listeners.mu, except for carried, kept and
-// strangers, which have locks of their own; those are leaves and are taken after Listeners.mu
+// that answer its queries. All state is guarded by Listeners.mu, except for carried, kept,
+// strangers and unneeded, which have locks of their own; those are leaves and are taken after Listeners.mu
 // where both are held. Messages to proxies are sent under Listeners.mu, so all proxies see
 // changes in one order.
 package listeners
@@ -82,9 +82,9 @@ type Options struct {
 // Listeners serves the proxies of a host. It is safe for concurrent use.
 //
 // Invariants, under mu: every place in open has its listener in the kernel's map while hasRoom
-// holds, and none otherwise; the group of every place is attached; every proxy in proxies has
-// been sent all listeners of open (and those of mesh, if it takes links), after the titles that
-// they need.
+// holds for its group, and none otherwise; the group of every place is attached; every proxy in
+// proxies has been sent all listeners of open (and those of mesh, if it takes links), after the
+// titles that they need.
 type Listeners struct {
 	opts     Options
 	mark     uint32 // SO_MARK of the listeners, by which the BPF programs know them
@@ -96,7 +96,7 @@ type Listeners struct {
 	incoming *net.UnixListener // nil with NoSocket
 	attended sync.WaitGroup    // the goroutines of proxies
 
-	mu         sync.Mutex                  // guards the fields below, except the last five
+	mu         sync.Mutex                  // guards the fields below, except the last six
 	wanted     []Process                   // the argument of the last Reconcile
 	news       chan struct{}               // closed, and replaced, by each Reconcile
 	reconciled bool                        // Reconcile has been called; until then pins of an earlier agent are left alone
@@ -105,8 +105,12 @@ type Listeners struct {
 	titles     map[titled]handover.Title   // names and wishes that the proxies know; at most maxTitles
 	mesh       map[uint64]*opened          // listeners for links, by the inode of the network namespace
 	proxies    map[*handover.Conn]bool     // admitted proxies; true: it takes more connections
-	linking    map[*handover.Conn]bool     // those of them that take mesh listeners
+	crowded    map[*handover.Conn]uint64   // the group of which those take no more; no entry is 0
+	linking    map[*handover.Conn]bool     // proxies that take mesh listeners
 	yields     map[*handover.Conn]bool     // those that end when they are asked to
+	spares     map[*handover.Conn]bool     // proxies; true: connections may do without it
+	spared     map[redirect.GroupID]bool   // the policy of groups, as last set
+	bypassed   map[redirect.GroupID]bool   // groups that were spared at some time
 	next       *successor                  // the proxy that waits for its turn; nil: none
 	// closing has the groups that each proxy wants to fail closed.
 	closing map[*handover.Conn]map[redirect.GroupID]bool
@@ -120,6 +124,7 @@ type Listeners struct {
 	kept      kept
 	hung      hung
 	strangers strangers
+	unneeded  unneeded
 }
 
 // New opens the socket for proxies and attaches the program that tells proxies the original
@@ -165,7 +170,7 @@ func New(o Options) (*Listeners, error) {
 	}
 	return &Listeners{
 		kept: kept{most: affordableKept()},
-		opts: o, tells: untold == nil, mark: mark, home: home, news: make(chan struct{}), leaving: make(chan struct{}), over: make(chan struct{}), yields: map[*handover.Conn]bool{}, mesh: map[uint64]*opened{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
+		opts: o, tells: untold == nil, mark: mark, home: home, news: make(chan struct{}), leaving: make(chan struct{}), over: make(chan struct{}), yields: map[*handover.Conn]bool{}, spares: map[*handover.Conn]bool{}, spared: map[redirect.GroupID]bool{}, bypassed: map[redirect.GroupID]bool{}, mesh: map[uint64]*opened{}, crowded: map[*handover.Conn]uint64{}, linking: map[*handover.Conn]bool{}, closing: map[*handover.Conn]map[redirect.GroupID]bool{}, log: slog.Default(), incoming: incoming,
 		groups: map[string]redirect.GroupID{}, open: map[place]*opened{}, titles: map[titled]handover.Title{}, proxies: map[*handover.Conn]bool{},
 		nextID: uint64(time.Now().UnixNano()), // differs from the ids of an earlier agent, whose listeners a proxy may still hold
 	}, nil

@@ -2,6 +2,7 @@ package listeners
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
@@ -49,26 +49,14 @@ func newGround(t *testing.T) *ground {
 			t.Error(err)
 		}
 	})
-	r, err := redirect.Open(redirect.Options{Dir: g.pins}) // mounts
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(redirect.Open(redirect.Options{Dir: g.pins}))(t) // mounts
+	require.NoError(t, r.Close())
 	// A folder that the proxy's user can reach; t.TempDir's are root's alone.
-	dir, err := os.MkdirTemp("", "psd-listeners-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := require.Value(os.MkdirTemp("", "psd-listeners-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(dir, 0o755))
 	g.sock = filepath.Join(dir, "listeners.sock")
-	if g.cgroup, err = g.job.Group("job"); err != nil {
-		t.Fatal(err)
-	}
+	g.cgroup = require.Value(g.job.Group("job"))(t)
 	g.process = Process{Job: "198.18.0.1:9000", Cgroup: g.cgroup, Netns: "/run/netns/" + g.job.Namespace()}
 	g.to = serve(t, g.far)
 	return g
@@ -76,10 +64,7 @@ func newGround(t *testing.T) *ground {
 
 func serve(t *testing.T, h *hosts.Host) string {
 	t.Helper()
-	l, err := h.Listen(t.Context(), "tcp", net.JoinHostPort(h.IPv4.String(), "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(h.Listen(t.Context(), "tcp", net.JoinHostPort(h.IPv4.String(), "0")))(t)
 	var group sync.WaitGroup
 	t.Cleanup(group.Wait)
 	t.Cleanup(func() { l.Close() })
@@ -112,10 +97,7 @@ func (g *ground) startProxy() *hoststest.Child {
 
 func (g *ground) want(agent *hoststest.Child, processes ...Process) {
 	g.t.Helper()
-	text, err := json.Marshal(processes)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	text := require.Value(json.Marshal(processes))(g.t)
 	if got := agent.Ask(string(text)); got != "done <nil>" {
 		g.t.Errorf("reconciling: %s", got)
 	}
@@ -124,17 +106,27 @@ func (g *ground) want(agent *hoststest.Child, processes ...Process) {
 // until asks until the answer is the one wanted.
 func (g *ground) until(client *hoststest.Child, want string) {
 	g.t.Helper()
-	var got string
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if got = client.Ask(g.to); strings.Contains(got, want) {
-			return
+	require.Await(g.t, "the client gets "+want, func() error {
+		if got := client.Ask(g.to); !strings.Contains(got, want) {
+			return fmt.Errorf("it gets %q", got)
 		}
-	}
-	g.t.Fatalf("the client gets %q, never %q", got, want)
+		return nil
+	})
 }
 
 func (g *ground) through(p *hoststest.Child) string {
 	return fmt.Sprintf("proxy %d %s %s", p.Pid(), g.process.Job, g.to)
+}
+
+// set has a proxy set fail-closed, once it has met the agent, which gives it the listeners first.
+func (g *ground) set(p *hoststest.Child, id redirect.GroupID, state string) {
+	g.t.Helper()
+	require.Await(g.t, "the agent takes fail-closed from the proxy", func() error {
+		if got := p.Ask(fmt.Sprintf("%d %s", id, state)); got != "set <nil>" {
+			return errors.New(got)
+		}
+		return nil
+	})
 }
 
 // TestHandoverToAProxyWithoutPrivileges: a proxy without privileges, in other namespaces than the job's,
@@ -151,7 +143,8 @@ func TestHandoverToAProxyWithoutPrivileges(t *testing.T) {
 	g.until(client, g.through(first))
 
 	second := g.startProxy()
-	time.Sleep(100 * time.Millisecond) // both have the listeners, in whatever order
+	id := require.Value(redirect.ID(g.cgroup))(t)
+	g.set(second, id, "off") // both have the listeners, in whatever order
 	first.End(syscall.SIGTERM)
 	g.until(client, g.through(second))
 
@@ -199,8 +192,9 @@ func TestFailClosed(t *testing.T) {
 	proxy := g.startProxy()
 	g.until(client, g.through(proxy))
 	id, err := redirect.ID(g.cgroup)
-	if err != nil {
-		t.Fatal(err)
+	require.NoError(t, err)
+	if got := proxy.Ask("closed"); got != "closed false" {
+		t.Errorf("before any proxy asked for it: %s", got)
 	}
 	if got := proxy.Ask(fmt.Sprintf("%d on", id)); got != "set <nil>" {
 		t.Fatal(got)
@@ -225,6 +219,9 @@ func TestFailClosed(t *testing.T) {
 	g.want(agent, g.process)
 	proxy = g.startProxy()
 	g.until(client, g.through(proxy))
+	if got := proxy.Ask("closed"); got != "closed true" {
+		t.Errorf("the next proxy is told %s", got)
+	}
 	if got := proxy.Ask(fmt.Sprintf("%d off", id)); got != "set <nil>" {
 		t.Fatal(got)
 	}
@@ -236,6 +233,27 @@ func TestFailClosed(t *testing.T) {
 	}
 }
 
+// TestCrowdedCgroup: connects of a cgroup that has its share of the proxy go direct, until it has
+// less, and those of others do not.
+func TestCrowdedCgroup(t *testing.T) {
+	g := newGround(t)
+	client := hoststest.Start(t, g.job, "job", hoststest.Task("client"))
+	agent := g.startAgent("1m")
+	g.want(agent, g.process)
+	proxy := g.startProxy()
+	g.until(client, g.through(proxy))
+	id := require.Value(redirect.ID(g.cgroup))(t)
+	for _, want := range []struct {
+		crowded redirect.GroupID
+		through string
+	}{{id, "direct"}, {0, g.through(proxy)}, {id, "direct"}, {id + 1, g.through(proxy)}} {
+		if got := proxy.Ask(fmt.Sprintf("%d crowded", want.crowded)); got != "set <nil>" {
+			t.Fatal(got)
+		}
+		g.until(client, want.through)
+	}
+}
+
 // TestTwoProxiesFailClosed: while a proxy takes another's place both may have
 // something to say of a cgroup. It is opened when neither needs it closed.
 func TestTwoProxiesFailClosed(t *testing.T) {
@@ -243,22 +261,11 @@ func TestTwoProxiesFailClosed(t *testing.T) {
 	client := hoststest.Start(t, g.job, "job", hoststest.Task("client"))
 	agent := g.startAgent("1m")
 	g.want(agent, g.process)
-	id, err := redirect.ID(g.cgroup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := require.Value(redirect.ID(g.cgroup))(t)
 	proxies := []*hoststest.Child{g.startProxy(), g.startProxy()}
 	set := func(p *hoststest.Child, state string, closed bool) {
 		t.Helper()
-		var got string
-		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // until it has met the agent
-			if got = p.Ask(fmt.Sprintf("%d %s", id, state)); got == "set <nil>" {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatal(got)
-			}
-		}
+		g.set(p, id, state)
 		if all := g.groups(); len(all) != 1 || all[0].Policy.FailClosed != closed {
 			t.Errorf("a proxy says %s, and the group is %+v, want closed %v", state, all, closed)
 		}
@@ -277,15 +284,9 @@ func TestTwoProxiesFailClosed(t *testing.T) {
 
 func (g *ground) groups() []redirect.Group {
 	g.t.Helper()
-	r, err := redirect.Open(redirect.Options{Dir: g.pins})
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	r := require.Value(redirect.Open(redirect.Options{Dir: g.pins}))(g.t)
 	defer r.Close()
-	groups, err := r.Groups()
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	groups := require.Value(r.Groups())(g.t)
 	return groups
 }
 
@@ -312,21 +313,14 @@ func TestWhoIsRefused(t *testing.T) {
 	g := newGround(t)
 	agent := g.startAgent("300ms")
 	g.want(agent, g.process)
-	raw, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: g.sock, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := require.Value(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: g.sock, Net: "unixpacket"}))(t)
 	conn := handover.NewConn(raw)
 	defer conn.Close()
-	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: 99}, nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, conn.Send(handover.Message{Kind: handover.Hello, Version: 99}, nil))
 	if m, _, err := conn.Receive(); err != nil || m.Kind != handover.Refused || !strings.Contains(m.Error, "version 99") {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if err := os.Chmod(g.sock, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(g.sock, 0o666))
 	out, err := hoststest.Task("proxy", g.sock, "65533").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "of user 65533: listeners are for user 65534") {
 		t.Errorf("another user: %v: %s", err, out)
@@ -338,10 +332,7 @@ func TestWhoIsRefused(t *testing.T) {
 
 func openRedirect(t *testing.T, pins string) *redirect.Redirect {
 	t.Helper()
-	r, err := redirect.Open(redirect.Options{Dir: pins})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(redirect.Open(redirect.Options{Dir: pins}))(t)
 	t.Cleanup(func() { r.Close() })
 	return r
 }
@@ -349,18 +340,12 @@ func openRedirect(t *testing.T, pins string) *redirect.Redirect {
 // TestMetricsHaveEveryReason: every reason has its metric.
 func TestMetricsHaveEveryReason(t *testing.T) {
 	g := newGround(t)
-	l, err := New(Options{Redirect: openRedirect(t, g.pins), Socket: g.sock, OwnCgroup: g.cgroup})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(New(Options{Redirect: openRedirect(t, g.pins), Socket: g.sock, OwnCgroup: g.cgroup}))(t)
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(l)
 	gathered := func() (n int) {
 		t.Helper()
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		families := require.Value(registry.Gather())(t)
 		for _, f := range families {
 			n += len(f.GetMetric())
 		}
@@ -369,9 +354,7 @@ func TestMetricsHaveEveryReason(t *testing.T) {
 	if want, got := redirect.Reasons+10, gathered(); got != want {
 		t.Errorf("%d metrics, want %d", got, want)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Close())
 	if n := gathered(); n != 0 {
 		t.Errorf("%d metrics after closing", n)
 	}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -75,7 +76,8 @@ func runAgent(args []string) error {
 // runProxy gives up its privileges and says to each connection which proxy it is
 // and where the connection was going. Its arguments are the socket and its user,
 // nobody where there is none. Lines on standard input, "CGROUP on" or "CGROUP off",
-// set fail-closed; "owner NETNS ADDRESS" asks for the listener's cgroup.
+// set fail-closed; "owner NETNS ADDRESS" asks for the listener's cgroup, "closed" whether it
+// failed closed when the proxy came.
 func runProxy(args []string) error {
 	uid := nobody
 	if len(args) > 1 {
@@ -89,9 +91,11 @@ func runProxy(args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	var closed atomic.Bool // what the last listener said of its cgroup
 	serve := func(ctx context.Context, l *handover.Listener) error {
 		stop := context.AfterFunc(ctx, func() { l.Close() })
 		defer stop()
+		closed.Store(l.Closed)
 		for {
 			conn, err := l.AcceptTCP()
 			if err != nil {
@@ -109,16 +113,26 @@ func runProxy(args []string) error {
 		}
 	}
 	client := handover.NewClient(args[0], serve)
+	var crowded atomic.Uint64
+	client.Crowded(crowded.Load)
 	go func() {
 		in := bufio.NewScanner(os.Stdin)
 		for in.Scan() {
 			number, state, _ := strings.Cut(in.Text(), " ")
+			if number == "closed" {
+				fmt.Println("closed", closed.Load())
+				continue
+			}
 			if number == "owner" {
 				fmt.Println(owner(ctx, client, state))
 				continue
 			}
 			cgroup, err := strconv.ParseUint(number, 10, 64)
-			if err == nil {
+			switch {
+			case err != nil:
+			case state == "crowded":
+				crowded.Store(cgroup)
+			default:
 				err = client.SetFailClosed(ctx, cgroup, state == "on")
 			}
 			fmt.Println("set", err)

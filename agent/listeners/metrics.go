@@ -1,8 +1,6 @@
 package listeners
 
 import (
-	"strings"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
@@ -15,7 +13,7 @@ var (
 	groupsNow = prometheus.NewDesc("psidecar_intercept_groups",
 		"Cgroups whose connects are redirected, by what happens to a connect without a proxy.", []string{"policy"}, nil)
 	proxiesNow = prometheus.NewDesc("psidecar_intercept_proxies", "Proxies that hold this host's listeners.", nil, nil)
-	fullNow    = prometheus.NewDesc("psidecar_intercept_full", "1 while the proxies accept no more connections and connects bypass them.", nil, nil)
+	fullNow    = prometheus.NewDesc("psidecar_intercept_full", "1 while the proxies accept no more connections of some cgroup and its connects bypass them.", nil, nil)
 	hungTotal  = prometheus.NewDesc("psidecar_intercept_hung_proxies_total", "Proxies that did not answer the agent's pings, by whether they were killed or could not be.", []string{"result"}, nil)
 	keptNow    = prometheus.NewDesc("psidecar_intercept_kept_connections", "Connections and ack links that the agent holds for the successor of a killed proxy.", nil, nil)
 	keptTotal  = prometheus.NewDesc("psidecar_intercept_kept_connections_total", "Connections left by killed proxies, by outcome: handed to another proxy, or lost because there was none.", []string{"result"}, nil)
@@ -62,8 +60,10 @@ func (l *Listeners) Collect(out chan<- prometheus.Metric) {
 	gauge(groupsNow, len(groups)-closed, "fail_open")
 	gauge(proxiesNow, len(l.proxies))
 	full := 0
-	if !l.hasRoom() {
-		full = 1
+	for at := range l.open {
+		if !l.hasRoom(at.group) {
+			full = 1
+		}
 	}
 	gauge(fullNow, full)
 	for result, n := range map[string]uint64{"ended": l.hung.ended.Load(), "failed": l.hung.failed.Load()} {
@@ -87,15 +87,13 @@ func (l *Listeners) Collect(out chan<- prometheus.Metric) {
 func (l *Listeners) Takes(cgroup string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.proxies) == 0 || !l.hasRoom() {
+	id, ok := l.groupAbove(cgroup)
+	if l.closed || len(l.proxies) == 0 || !ok || !l.hasRoom(id) {
 		return false
 	}
 	for at := range l.open {
-		for path, id := range l.groups {
-			// With a slash at the end of both, so that /job1 is not taken for a part of /job.
-			if id == at.group && strings.HasPrefix(cgroup+"/", strings.TrimSuffix(path, "/")+"/") {
-				return true
-			}
+		if id == at.group {
+			return true
 		}
 	}
 	return false

@@ -24,6 +24,7 @@ type opened struct {
 	cookie       uint64   // SO_NETNS_COOKIE, by which the BPF programs know the namespace
 	sockets      []socket // IPv4, then IPv6 if the namespace has it
 	mesh         bool     // for links of other hosts' proxies, not for the job's connects
+	steered      bool     // in the kernel's map: connects go here
 }
 
 // socket is a listener. id names it in messages to proxies and changes each time it is handed
@@ -78,10 +79,11 @@ func (o *opened) ports() (p redirect.Ports) {
 	return p
 }
 
-// message returns the message that hands over socket i, and the file to send with it.
-func (o *opened) message(i int) (handover.Message, *os.File) {
+// message returns the message that hands over socket i, and the file to send with it. closed are the
+// cgroups that fail closed.
+func (o *opened) message(i int, closed map[uint64]bool) (handover.Message, *os.File) {
 	s := o.sockets[i]
-	return handover.Message{Kind: handover.Listening, ID: s.id, Job: o.job, Cgroup: o.group, Netns: o.netns, Address: s.at, Mesh: o.mesh}, s.file
+	return handover.Message{Kind: handover.Listening, ID: s.id, Job: o.job, Cgroup: o.group, Netns: o.netns, Address: s.at, Mesh: o.mesh, On: closed[o.group]}, s.file
 }
 
 // errEnded says that a process ended between its discovery and now. It is expected, and callers

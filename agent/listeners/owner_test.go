@@ -11,6 +11,7 @@ import (
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/bpf/redirect"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy learns the cgroup that listens at a port of the job's network namespace:
@@ -19,20 +20,10 @@ import (
 func TestOwnerOfAPortIsTold(t *testing.T) {
 	g := newGround(t)
 	var ns syscall.Stat_t
-	if err := syscall.Stat(g.process.Netns, &ns); err != nil {
-		t.Fatal(err)
-	}
-	id, err := redirect.ID(g.cgroup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := g.job.Group("other")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(g.cgroup, "inner"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Stat(g.process.Netns, &ns))
+	id := require.Value(redirect.ID(g.cgroup))(t)
+	other := require.Value(g.job.Group("other"))(t)
+	require.NoError(t, os.Mkdir(filepath.Join(g.cgroup, "inner"), 0o755))
 	agent := g.startAgent("1m")
 	proxy := g.startProxy()
 	client := hoststest.Start(t, g.job, "job", hoststest.Task("client"))
@@ -61,10 +52,7 @@ func TestOwnerOfAPortIsTold(t *testing.T) {
 	unasked := address("other")
 	second := g.process
 	second.Cgroup = other
-	otherID, err := redirect.ID(other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	otherID := require.Value(redirect.ID(other))(t)
 	answer := make(chan string)
 	go func() { answer <- proxy.Ask(fmt.Sprintf("owner %d %s", ns.Ino, unasked)) }()
 	g.want(agent, g.process, second)

@@ -50,7 +50,7 @@ func (l *Listeners) attend(conn *handover.Conn) error {
 	if m.Waits {
 		return l.awaitTurn(conn, who)
 	}
-	if err := l.admit(conn, m.Mesh, m.Yields); err != nil {
+	if err := l.admit(conn, m); err != nil {
 		return err
 	}
 	l.log.Info("proxy connected", "pid", who.Pid, "uid", who.Uid)
@@ -137,6 +137,9 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 			answers = true
 			s.look()
 			l.carried.tells(conn, m.Carried)
+			if err := l.setCrowded(conn, m.Crowded); err != nil {
+				l.log.Warn("cannot update the redirection of connects", "error", err)
+			}
 			continue
 		case handover.PartKeys:
 			l.parts.addRanges(m.Job, m.Parts)
@@ -145,6 +148,14 @@ func (l *Listeners) converse(conn *handover.Conn, s *silence) error {
 			if err := l.setFull(conn, m.On); err != nil {
 				l.log.Warn("cannot update the redirection of connects", "error", err)
 			}
+			continue
+		case handover.Spares:
+			if err := l.setSpares(conn, m.On); err != nil {
+				l.log.Warn("cannot update the redirection of connects", "error", err)
+			}
+			continue
+		case handover.Unneeded:
+			l.noteUnneeded(handover.Source{Netns: m.Netns, Address: m.Address})
 			continue
 		case handover.Owner:
 			if err := owners.answer(m); err != nil {
@@ -189,45 +200,45 @@ func refuse(conn *handover.Conn, why error) error {
 }
 
 // admit adds a proxy and hands it all listeners. The first proxy makes reconcile open them.
-// links and yields are abilities that its hello declared.
+// hello has the abilities that it declared.
 //
 // The order is part of the protocol: hello, titles, listeners, and Complete when the list is
 // whole. The proxy may drop listeners of an earlier agent at Complete, so it must not come
 // before the first Reconcile.
-func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
+func (l *Listeners) admit(conn *handover.Conn, hello handover.Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return net.ErrClosed
 	}
-	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Stays: true, PartKeys: true, Keeps: l.kept.most, Holds: keptFor.Milliseconds()}, nil); err != nil {
+	if err := conn.Send(handover.Message{Kind: handover.Hello, Version: handover.Version, Owners: l.tells, Stays: true, PartKeys: true, On: true, Keeps: l.kept.most, Holds: keptFor.Milliseconds()}, nil); err != nil {
 		return err
 	}
+	closed := l.closedCgroups()
 	// Before the listeners: a connection that is accepted at once already needs its job's name.
 	if err := l.tellTitles(conn); err != nil {
 		return err
 	}
 	for _, o := range l.listeners() {
 		// A version that does not know mesh listeners would take one for a job's.
-		if o.mesh && !links {
+		if o.mesh && !hello.Mesh {
 			continue
 		}
 		for i := range o.sockets {
-			m, f := o.message(i)
+			m, f := o.message(i, closed)
 			if err := conn.Send(m, f); err != nil {
 				return err
 			}
 		}
 	}
-	before := l.hasRoom()
 	l.proxies[conn] = true
-	if links {
+	if hello.Mesh {
 		l.linking[conn] = true
 	}
-	l.yields[conn] = yields
+	l.yields[conn], l.spares[conn] = hello.Yields, hello.On
 	// A successor may have come while this one was being admitted.
 	l.haveYield(conn)
-	if err := l.steer(before); err != nil {
+	if err := l.steer(); err != nil {
 		l.log.Warn("cannot update the redirection of connects", "error", err)
 	}
 	if l.without != nil {
@@ -249,15 +260,16 @@ func (l *Listeners) admit(conn *handover.Conn, links, yields bool) error {
 func (l *Listeners) dismiss(conn *handover.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before := l.hasRoom()
 	delete(l.proxies, conn)
+	delete(l.crowded, conn)
 	delete(l.linking, conn)
 	delete(l.yields, conn)
+	delete(l.spares, conn)
 	delete(l.closing, conn) // cgroups that it closed stay closed: only a proxy that knows its jobs may open them
 	if l.closed {
 		return
 	}
-	if err := l.steer(before); err != nil {
+	if err := l.steer(); err != nil {
 		l.log.Warn("cannot update the redirection of connects", "error", err)
 	}
 	// The others go on serving the same listeners.
@@ -290,9 +302,30 @@ func (l *Listeners) setFull(conn *handover.Conn, full bool) error {
 	if _, there := l.proxies[conn]; !there || l.closed {
 		return nil
 	}
-	before := l.hasRoom()
 	l.proxies[conn] = !full
-	return l.steer(before)
+	if full {
+		l.log.Warn("a proxy accepts no more connections; if no other one does, connects go direct, or fail if keys are displaced")
+	} else {
+		l.log.Info("a proxy accepts connections again")
+	}
+	return l.steer()
+}
+
+// setCrowded records of which cgroup a proxy takes no more connections, since it has its share, and
+// steers connects accordingly. 0: it takes those of all.
+func (l *Listeners) setCrowded(conn *handover.Conn, cgroup uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, there := l.proxies[conn]; !there || l.closed || l.crowded[conn] == cgroup {
+		return nil
+	}
+	if delete(l.crowded, conn); cgroup != 0 {
+		l.crowded[conn] = cgroup
+		l.log.Warn("a cgroup has its share of the proxy's connections; its connects go direct, or fail if keys are displaced", "cgroup", cgroup)
+	} else {
+		l.log.Info("all cgroups have less than their share of the proxy's connections again")
+	}
+	return l.steer()
 }
 
 // setFailClosed sets what happens to a cgroup's connects when no proxy can take them: with on
@@ -320,6 +353,22 @@ func (l *Listeners) setFailClosed(conn *handover.Conn, id redirect.GroupID, on b
 	return l.setPolicy(id, on)
 }
 
+// closedCgroups returns the cgroups that fail closed because a proxy has asked for it, perhaps one
+// that has ended.
+func (l *Listeners) closedCgroups() map[uint64]bool {
+	groups, err := l.opts.Redirect.Groups()
+	if err != nil {
+		l.log.Warn("cannot read the policies of cgroups", "error", err)
+	}
+	closed := map[uint64]bool{}
+	for _, g := range groups {
+		if g.Policy.FailClosed {
+			closed[uint64(g.ID)] = true
+		}
+	}
+	return closed
+}
+
 // setPolicy writes a group's policy to the kernel's map. Closing a cgroup that is not
 // redirected is an error; opening one is not, since nothing holds its connects back. The caller
 // holds l.mu.
@@ -340,38 +389,38 @@ func (l *Listeners) setPolicy(id redirect.GroupID, on bool) error {
 	return fmt.Errorf("cgroup number %d is not redirected", id)
 }
 
-// hasRoom reports whether connects should go to the listeners: some proxy takes more
-// connections, or there is none, in which case the next one may (the backlog holds connects
-// until then). The caller holds l.mu.
-func (l *Listeners) hasRoom() bool {
-	for _, takes := range l.proxies {
-		if takes {
+// hasRoom reports whether connects of a group should go to its listeners: some proxy takes more of
+// them, or there is none, in which case the next one may (the backlog holds connects until then).
+// The caller holds l.mu.
+func (l *Listeners) hasRoom(id redirect.GroupID) bool {
+	for conn, takes := range l.proxies {
+		if takes && l.crowded[conn] != uint64(id) {
 			return true
 		}
 	}
 	return len(l.proxies) == 0
 }
 
-// steer adds the listeners to the kernel's map, or removes them so that connects go past the
-// proxies, if hasRoom has changed since before. Failures for single listeners are joined and do
-// not stop the others. The caller holds l.mu.
-func (l *Listeners) steer(before bool) error {
-	now := l.hasRoom()
-	if now == before {
-		return nil
-	}
-	if now {
-		l.log.Info("proxies accept connections again")
-	} else {
-		l.log.Warn("no proxy accepts more connections; connects go direct, or fail if keys are displaced")
-	}
+// steer adds to the kernel's map the listeners of groups for which there is room, and removes the
+// others, so that connects go past the proxies. Failures for single listeners are joined and do not
+// stop the others. The caller holds l.mu.
+func (l *Listeners) steer() error {
 	var failed error
 	for at, o := range l.open {
-		if now {
-			failed = errors.Join(failed, l.opts.Redirect.SetListener(o.cookie, at.group, o.ports()))
-		} else {
-			failed = errors.Join(failed, l.opts.Redirect.RemoveListener(o.cookie, at.group))
+		room := l.hasRoom(at.group)
+		if room == o.steered {
+			continue
 		}
+		var err error
+		if room {
+			err = l.opts.Redirect.SetListener(o.cookie, at.group, o.ports())
+		} else {
+			err = l.opts.Redirect.RemoveListener(o.cookie, at.group)
+		}
+		if err == nil {
+			o.steered = room
+		}
+		failed = errors.Join(failed, err)
 	}
 	return failed
 }

@@ -68,6 +68,11 @@ func (l *Listeners) reconcile() error {
 	groups := map[string]bool{}
 	places := map[place]bool{}
 	meshes := map[uint64]bool{}
+	asks := map[string]bool{} // cgroups for which more than the default is asked
+	for _, p := range l.wanted {
+		w := p.Wishes
+		asks[p.Cgroup] = asks[p.Cgroup] || w.Codec != "" && w.Codec != "auto" || w.Threshold != "" || w.Aggregate == "host"
+	}
 	joined, titles := wishesOf(l.wanted), map[titled]bool{}
 	for i, p := range l.named() {
 		id, err := l.group(p.Cgroup)
@@ -76,6 +81,8 @@ func (l *Listeners) reconcile() error {
 			continue
 		}
 		groups[p.Cgroup] = true
+		// Before there are listeners, so that nothing is redirected that can be spared.
+		failed = errors.Join(failed, l.spare(id, !asks[p.Cgroup]))
 		if len(l.proxies) == 0 && l.without == nil {
 			continue // nobody would accept
 		}
@@ -162,6 +169,8 @@ func (l *Listeners) letGo(wanted map[string]bool) error {
 			continue
 		}
 		failed = errors.Join(failed, l.opts.Redirect.Detach(g.ID))
+		delete(l.spared, g.ID)
+		delete(l.bypassed, g.ID)
 		if l.groups[g.Cgroup] == g.ID {
 			delete(l.groups, g.Cgroup)
 		}
@@ -208,10 +217,11 @@ func (l *Listeners) listen(p Process, id redirect.GroupID, own string, w wishes)
 	o.job, o.pending, o.group, o.netns = p.Job, p.Pending, uint64(id), inode
 	// The sockets listen before the kernel redirects to them. A connect in between goes direct,
 	// and none is refused.
-	if l.hasRoom() {
+	if l.hasRoom(id) {
 		if err := l.opts.Redirect.SetListener(o.cookie, id, o.ports()); err != nil {
 			return at, errors.Join(err, o.close())
 		}
+		o.steered = true
 	}
 	l.open[at] = o
 	l.hand(o)
@@ -221,10 +231,11 @@ func (l *Listeners) listen(p Process, id redirect.GroupID, own string, w wishes)
 // hand sends listeners to all proxies under new ids, so that a Withdrawn message still under
 // way for an old id cannot hit them. The caller holds l.mu.
 func (l *Listeners) hand(o *opened) {
+	closed := l.closedCgroups()
 	for i := range o.sockets {
 		l.nextID++
 		o.sockets[i].id = l.nextID
-		m, f := o.message(i)
+		m, f := o.message(i, closed)
 		l.sendToAll(m, f)
 	}
 }

@@ -5,15 +5,14 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy that asks whether the agent stays hears that it does, until the agent is
 // about to end.
 func TestStaysUntilTheAgentIsAboutToEnd(t *testing.T) {
 	mine, proxys, err := handover.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	conn, proxy := handover.NewConn(mine), handover.NewConn(proxys)
 	defer proxy.Close()
 	defer conn.Close()
@@ -27,13 +26,9 @@ func TestStaysUntilTheAgentIsAboutToEnd(t *testing.T) {
 		if want != "" {
 			close(l.leaving)
 		}
-		if err := o.stays(question); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, o.stays(question))
 		m, _, err := proxy.Receive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if m.Kind != handover.Result || m.Sequence != question.Sequence || m.Error != want {
 			t.Errorf("the answer is %+v, want %q", m, want)
 		}

@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // waiting has a proxy wait for its turn, and returns its end and what comes of it.
 func waiting(t *testing.T, l *Listeners) (proxy *handover.Conn, ended chan error) {
 	t.Helper()
 	mine, proxys, err := handover.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	proxy, ended = handover.NewConn(proxys), make(chan error, 1)
 	t.Cleanup(func() { proxy.Close() })
 	go func() { ended <- l.awaitTurn(handover.NewConn(mine), &unix.Ucred{Pid: 1}) }()
@@ -35,9 +34,7 @@ func newTurns() *Listeners {
 // A proxy that waits has the one that is there end, and begins when that has gone.
 func TestTurn(t *testing.T) {
 	mine, proxys, err := handover.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	before, there := handover.NewConn(mine), handover.NewConn(proxys)
 	defer before.Close()
 	defer there.Close()

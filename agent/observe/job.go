@@ -6,7 +6,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // role orders nodes in views: scheduler, servers, workers. Its text is PS-lite's DMLC_ROLE.
@@ -99,18 +99,14 @@ func (o *Observer) job(scheduler netip.AddrPort) *Job {
 		o.misses.Refused++
 		return nil
 	}
-	opts := o.opts.Locality
-	if slow := o.opts.Slow; slow != nil {
-		opts.Slow = func(s counts.Slow) { slow(scheduler, s) }
-	}
 	j := &Job{
-		Scheduler: scheduler, Sums: counts.NewLocality(opts), observer: o,
+		Scheduler: scheduler, Sums: counts.NewLocality(o.opts.Locality), observer: o,
 		byAddress: map[netip.AddrPort]*Node{}, byID: map[int32]*Node{}, byPID: map[int]*Node{},
 		sampledAtMost: 1,
 	}
 	o.jobs[scheduler] = j
 	for _, other := range o.jobs { // they share the memory
-		other.Sums.Table.SetMemory(opts.Counts.MemoryBytes / len(o.jobs))
+		other.Sums.Table.SetMemory(o.opts.Locality.Counts.MemoryBytes / len(o.jobs))
 	}
 	return j
 }
@@ -154,8 +150,8 @@ func (j *Job) noteActivity(at int64, d *pslite.Detector) {
 
 // sampled returns the weight of a request: the number of requests that it stands for. The
 // kernel puts its rate into the records of sampled requests. A request that was not sampled
-// shows that the rate is at least one in two.
-func (j *Job) sampled(r *bpf.Record) (weight uint64) {
+// shows that the rate is at least one in two. of is how many messages one that is seen stands for.
+func (j *Job) sampled(r *bpf.Record, of uint64) (weight uint64) {
 	oneIn := r.OneIn()
 	if oneIn == 0 {
 		oneIn = j.observer.opts.OneIn()
@@ -167,8 +163,9 @@ func (j *Job) sampled(r *bpf.Record) (weight uint64) {
 			oneIn = max(j.observer.opts.OneIn(), 2)
 		}
 	}
+	oneIn = max(oneIn, 1) * uint32(of)
 	j.sampledAtMost = max(j.sampledAtMost, oneIn)
-	return uint64(max(oneIn, 1))
+	return uint64(oneIn)
 }
 
 // addNode adds a node to the job. It returns nil, and counts a refusal, at maxNodes.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Of workers of this host that say to the scheduler, past a proxy, that they push no

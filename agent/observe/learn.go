@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // readControl learns about the job's nodes from a control message. A node that starts asks the

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // A Link is an open connection on which a node of this host sends to another node of its job.

@@ -2,7 +2,7 @@ package observe
 
 import (
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Looked says which part of a job's requests was sampled. Sampling takes whole requests: of a
@@ -69,9 +69,10 @@ func (l *looked) asked(m *pslite.Meta, at int64) {
 	}
 }
 
-// weighed counts a request with keys. weight is used only if it was sampled.
-func (l *looked) weighed(sampled bool, weight uint64) {
-	l.Requests++
+// weighed counts a request with keys, which stands for so many that were seen or passed unseen.
+// weight is used only if it was sampled.
+func (l *looked) weighed(sampled bool, weight, of uint64) {
+	l.Requests += of
 	if sampled {
 		l.Sampled++
 		l.Estimated += weight
@@ -103,20 +104,35 @@ func (o *Observer) SetOneIn(job string, oneIn uint32) {
 	}
 }
 
-// StreamsByJob returns the open streams of each job, by the scheduler's address. Streams on
-// which answers are only timed are left out.
-func (o *Observer) StreamsByJob() map[string][]bpf.StreamID {
+// A Followed is an open stream of a job.
+type Followed struct {
+	ID bpf.StreamID
+	// Data says that it connects a worker and a server, Timing that answers on it are only timed.
+	Data, Timing bool
+}
+
+// StreamsByJob returns the open streams of each job, by the scheduler's address.
+func (o *Observer) StreamsByJob() map[string][]Followed {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	byJob := map[*Job][]bpf.StreamID{}
+	named := make(map[string][]Followed, len(o.jobs))
 	for id, s := range o.streams {
-		if j := s.job(); j != nil && !s.closed && !s.timing {
-			byJob[j] = append(byJob[j], id)
+		// Of requests that are received no meta is copied, and by metas streams are placed.
+		if s.timing && s.receiver == nil {
+			s.receiver = o.nodeAt(s.to)
 		}
-	}
-	named := make(map[string][]bpf.StreamID, len(byJob))
-	for j, ids := range byJob {
-		named[j.Scheduler.String()] = ids
+		if j := s.job(); j != nil && !s.closed {
+			from, to := roleOfID(s.identity), roleUnknown
+			if s.sender != nil {
+				from = s.sender.role
+			}
+			if s.receiver != nil {
+				to = s.receiver.role
+			}
+			data := from == roleServer && to == roleWorker || from == roleWorker && to == roleServer
+			name := j.Scheduler.String()
+			named[name] = append(named[name], Followed{id, data, s.timing})
+		}
 	}
 	return named
 }

@@ -6,9 +6,9 @@ import "testing"
 // known of the others is the more the fewer stand for them.
 func TestWeighedRequestsStandForOthers(t *testing.T) {
 	var l looked
-	l.weighed(true, 4)
-	l.weighed(false, 4)
-	l.weighed(true, 1)
+	l.weighed(true, 4, 1)
+	l.weighed(false, 4, 1)
+	l.weighed(true, 1, 1)
 	if want := (Looked{Requests: 3, Sampled: 2, Estimated: 5, Spread: 12}); l.Requests != want.Requests || l.Sampled != want.Sampled || l.Estimated != want.Estimated || l.Spread != want.Spread {
 		t.Errorf("%+v, want %+v", l.Looked, want)
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // A message is the state of a stream's message in progress, from its meta frame to its last
@@ -175,14 +175,15 @@ func (o *Observer) beginMessage(s *stream, r *bpf.Record, m *pslite.Meta) {
 	// A request of a meta alone, such as a pull of a command without keys, is never sampled.
 	withKeys := !r.Has(bpf.EndsMessage)
 	msg.weight = 1
+	of := o.standsFor(s, at)
 	if withKeys {
-		msg.weight = msg.job.sampled(r)
+		msg.weight = msg.job.sampled(r, of)
 	}
 	if !msg.answer {
 		msg.job.looked.asked(m, at)
 	}
 	if !msg.answer && withKeys {
-		msg.job.looked.weighed(msg.sampled, msg.weight)
+		msg.job.looked.weighed(msg.sampled, msg.weight, of)
 	}
 	if !msg.answer && m.Push {
 		msg.each[counts.Pushes] = msg.weight
@@ -288,9 +289,9 @@ func (o *Observer) finish(s *stream, r *bpf.Record, size uint64, frames [4]uint6
 		if keyed := s.list.len() > 0 && msg.flushed == 0; keyed {
 			// Flushed keys are gone from the list, whose ends would then be those of the rest.
 			first, last := s.list.ends()
-			msg.job.Sums.Describe(msg.exchange, size, frames[1]/8, true, first, last)
+			msg.job.Sums.Describe(msg.exchange, size, true, first, last)
 		} else {
-			msg.job.Sums.Describe(msg.exchange, size, frames[1]/8, false, 0, 0)
+			msg.job.Sums.Describe(msg.exchange, size, false, 0, 0)
 		}
 	}
 	if msg.fresh && msg.keyBytes > 0 {

@@ -35,7 +35,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // A Process describes a process of this host at one end of a connection.
@@ -91,9 +91,6 @@ type Options struct {
 	// Uses, if not nil, is called with every use of keys, one by one: psidecar record sets it.
 	// It makes dense runs as expensive as sparse keys.
 	Uses func(Use)
-	// Slow, if not nil, is called with each request whose answer took Locality.SlowAfter or
-	// longer, and its job's scheduler. It must not block.
-	Slow func(scheduler netip.AddrPort, s counts.Slow)
 	// LastPush, if not nil, is called when a worker of this host announces to its scheduler, on
 	// a connection that was not redirected to a proxy, that it pushes no more: see lastPush. It
 	// must not block.
@@ -150,6 +147,8 @@ type Observer struct {
 	meta    pslite.Meta // scratch: the meta being handled
 	lens    []int32     // scratch: see readLens
 	now     int64       // time of the newest record, in nanoseconds since 1970
+
+	restFrom int64 // see SetRest
 }
 
 // New returns an observer without jobs.
@@ -199,9 +198,14 @@ func (o *Observer) Handle(r *bpf.Record) {
 	// The kernel lost its place in the stream. Messages pass unread until KindSynced.
 	case bpf.KindUnsynced:
 		s.synced, s.skipped = false, true
+		if r.Offset > s.rested { // no message was lost: all of it counts as rested
+			s.message.open = false
+		}
 		o.giveUp(s)
+		o.rested(s, r)
 	case bpf.KindSynced:
 		s.synced, s.missed = true, r.Length
+		o.rested(s, r)
 	// Records of this stream did not fit into the ring buffer.
 	case bpf.KindLost:
 		s.skipped = true

@@ -23,16 +23,10 @@ var recordings = []string{"dmlc-kv-2s2w", "dmlc-kv-1s3w", "dmlc-resend-2s2w", "d
 
 func watch(t *testing.T, recording string) *observe.Observer {
 	t.Helper()
-	f, err := os.Open(require.Capture(t, recording+".pcapng"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(os.Open(require.Capture(t, recording+".pcapng")))(t)
 	defer f.Close()
 	o := observe.New(observe.Options{Locality: counts.DefaultLocalityOptions})
-	totals, err := replay.Read(f, o.Handle)
-	if err != nil {
-		t.Fatal(err)
-	}
+	totals := require.Value(replay.Read(f, o.Handle))(t)
 	if totals != (replay.Totals{}) {
 		t.Fatalf("left out: %+v", totals)
 	}
@@ -90,20 +84,12 @@ func TestRecordings(t *testing.T) {
 			if len(got) != 1 || got[0].Dialect != strings.SplitN(name, "-", 2)[0] {
 				t.Fatalf("%d jobs, want one in dialect %s", len(got), strings.SplitN(name, "-", 2)[0])
 			}
-			text, err := json.MarshalIndent(got[0], "", "\t")
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := require.Value(json.MarshalIndent(got[0], "", "\t"))(t)
 			golden := filepath.Join("testdata", name+".golden.json")
 			if *update {
-				if err := os.WriteFile(golden, append(text, '\n'), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(golden, append(text, '\n'), 0o600))
 			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := require.Value(os.ReadFile(golden))(t)
 			if string(text)+"\n" != string(want) {
 				t.Errorf("differs from %s (go test -run TestRecordings -update writes it):\n%s", golden, text)
 			}

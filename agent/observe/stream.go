@@ -6,8 +6,8 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 )
 
 // A stream is one direction of a TCP connection. It is guarded by the observer's lock.
@@ -16,18 +16,22 @@ type stream struct {
 	from, to netip.AddrPort // sender's and receiver's address, as if there were no proxy
 	// ends are from and to as the sockets have them. They differ if the connection was
 	// redirected to a proxy.
-	ends     [2]netip.AddrPort
-	late     bool   // its beginning was missed
-	synced   bool   // the kernel follows its frames
-	closed   bool   // its end was seen
-	twin     bool   // its messages are also captured where they are sent: not counted
-	timing   bool   // received: its answers end the wait of requests, nothing else is counted
-	missed   uint64 // bytes that passed before the kernel was in sync
-	spoke    bool   // a message has passed
-	foreign  bool   // counted in Job.unread
-	skipped  bool   // messages, perhaps answers, have passed unread since the last one that was read
-	identity int32  // node id of the sender, from its READY command; 0: unknown
-	detector pslite.Detector
+	ends   [2]netip.AddrPort
+	late   bool   // its beginning was missed
+	synced bool   // the kernel follows its frames
+	closed bool   // its end was seen
+	twin   bool   // its messages are also captured where they are sent: not counted
+	timing bool   // received: its answers end the wait of requests, nothing else is counted
+	missed uint64 // bytes that passed before the kernel was in sync
+	rested uint64 // bytes that passed in rests, as far as they are counted
+	// It is watched for one part in restOf of the time, in restOfBefore until Observer.restFrom; 0
+	// and 1: always.
+	restOf, restOfBefore uint32
+	spoke                bool  // a message has passed
+	foreign              bool  // counted in Job.unread
+	skipped              bool  // messages, perhaps answers, have passed unread since the last one that was read
+	identity             int32 // node id of the sender, from its READY command; 0: unknown
+	detector             pslite.Detector
 
 	sender, receiver *Node
 	tried            int64 // time of the last question to the Resolver
@@ -126,6 +130,7 @@ func (o *Observer) closeStream(s *stream) {
 // PS-lite, is dropped at once.
 func (o *Observer) close(s *stream, r *bpf.Record) {
 	s.closed = true
+	o.rested(s, r)
 	if r.Kind == bpf.KindForeign {
 		s.unread(pslite.NoFork)
 		o.closeStream(s)

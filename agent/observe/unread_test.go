@@ -7,7 +7,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Of a job whose messages are not read it is known how many connections carry them, and

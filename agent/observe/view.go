@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // A JobView is a copy of a job's state at one moment. Job itself may be used for its Sums only.
@@ -21,12 +21,17 @@ type JobView struct {
 	Nodes          []NodeView
 	ServersByIndex []string // names, in the order in which Sums counts; empty for a node that is not shown
 	WorkersByIndex []string
-	Synced         int         // open streams whose frames the kernel follows
-	Unsynced       int         // open streams whose frames it does not follow yet
-	Unplaced       int         // synced streams with an end that is not known
-	Missed         uint64      // bytes that passed on them before they were synced
-	Unread         int         // streams with messages of no known dialect, so far
-	Fork           pslite.Fork // the PS-lite fork of those, if it was recognized
+	Streams
+	Unread int         // streams with messages of no known dialect, so far
+	Fork   pslite.Fork // the PS-lite fork of those, if it was recognized
+}
+
+// Streams counts a job's open streams.
+type Streams struct {
+	Synced   int    // whose frames the kernel follows
+	Unsynced int    // whose frames it does not follow yet
+	Unplaced int    // synced ones with an end that is not known
+	Missed   uint64 // bytes that passed on them before they were synced
 }
 
 // A NodeView is a copy of a node's state at one moment.
@@ -39,17 +44,27 @@ type NodeView struct {
 	Process  Process // zero if it runs on another host
 }
 
-// Jobs returns all jobs, ordered by the scheduler's address. It visits every stream for each
-// job.
+// Jobs returns all jobs, ordered by the scheduler's address.
 func (o *Observer) Jobs() []JobView {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	views := make([]JobView, 0, len(o.jobs))
+	views, open := make([]JobView, 0, len(o.jobs)), o.open()
 	for _, j := range o.jobs {
-		views = append(views, o.view(j))
+		views = append(views, j.view(open[j]))
 	}
 	slices.SortFunc(views, func(a, b JobView) int { return a.Job.Scheduler.Compare(b.Job.Scheduler) })
 	return views
+}
+
+// Looked returns which part of each job's requests was sampled, by the scheduler's address.
+func (o *Observer) Looked() map[netip.AddrPort]Looked {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := make(map[netip.AddrPort]Looked, len(o.jobs))
+	for at, j := range o.jobs {
+		all[at] = j.looked.view()
+	}
+	return all
 }
 
 // Shifted reports whether a worker of any job has turned to other keys since its last window of
@@ -71,7 +86,7 @@ func (o *Observer) Job(name string) (JobView, bool) {
 	defer o.mu.Unlock()
 	for _, j := range o.jobs {
 		if j.Scheduler.String() == name {
-			return o.view(j), true
+			return j.view(o.open()[j]), true
 		}
 	}
 	return JobView{}, false
@@ -88,14 +103,46 @@ func (o *Observer) Knows(name string) bool {
 	return o.jobs[at] != nil
 }
 
-// view copies a job's state. It derives ranks first, so that names are final where they can be.
-// The caller holds o.mu.
-func (o *Observer) view(j *Job) JobView {
+// open counts the open streams of each job. The caller holds o.mu.
+func (o *Observer) open() map[*Job]Streams {
+	open := map[*Job]Streams{}
+	for _, s := range o.streams {
+		// A twin is the same connection seen at its other end, and must not count twice.
+		if s.closed || s.twin || s.timing {
+			continue
+		}
+		for i, n := range []*Node{s.sender, s.receiver} {
+			if n != nil && (i == 0 || s.sender == nil || n.job != s.sender.job) {
+				open[n.job] = open[n.job].with(s)
+			}
+		}
+	}
+	return open
+}
+
+// with returns the counts with one more stream.
+func (c Streams) with(s *stream) Streams {
+	c.Missed += s.missed
+	if !s.synced {
+		c.Unsynced++
+		return c
+	}
+	c.Synced++
+	// One that has not sent a message is no puzzle: its node may introduce itself yet.
+	if s.spoke && (s.sender == nil || s.receiver == nil) {
+		c.Unplaced++
+	}
+	return c
+}
+
+// view copies a job's state, with counts of its streams. It derives ranks first, so that names are
+// final where they can be. The caller holds the observer's mu.
+func (j *Job) view(open Streams) JobView {
 	j.rankByAddress()
 	v := JobView{
 		Job: j, Dialect: j.dialect, First: j.first, Last: j.last, Table: j.table,
 		Servers: j.serverCount, Workers: j.workerCount, SampledOneIn: j.sampledAtMost, Looked: j.looked.view(),
-		Unread: j.unread, Fork: j.fork,
+		Streams: open, Unread: j.unread, Fork: j.fork,
 	}
 	// Absorbed nodes are no longer in j.nodes, only in the lists by index below.
 	for _, n := range j.nodes {
@@ -110,23 +157,6 @@ func (o *Observer) view(j *Job) JobView {
 	}
 	for _, n := range j.workers {
 		v.WorkersByIndex = append(v.WorkersByIndex, n.shownName())
-	}
-	for _, s := range o.streams {
-		// A twin is the same connection seen at its other end, and must not count twice.
-		if s.closed || s.twin || s.timing || (s.sender == nil || s.sender.job != j) && (s.receiver == nil || s.receiver.job != j) {
-			continue
-		}
-		v.Missed += s.missed
-		switch {
-		case !s.synced:
-			v.Unsynced++
-		// One that has not sent a message is no puzzle: its node may introduce itself yet.
-		case s.spoke && (s.sender == nil || s.receiver == nil):
-			v.Unplaced++
-			v.Synced++
-		default:
-			v.Synced++
-		}
 	}
 	return v
 }

@@ -9,6 +9,7 @@ package report
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -17,9 +18,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/internal/dial"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -48,12 +50,13 @@ type Link struct {
 	creds   credentials.TransportCredentials
 	make    func(Wanted) *api.HostReport
 	urgent  func() bool
-	every   time.Duration
+	pace    func(work func()) (pause time.Duration)
 	options []grpc.DialOption
 	names   func(map[string]string) // called with the planner's names of jobs; may be nil
 
-	mu    sync.Mutex // guards state
-	state page.Planner
+	mu     sync.Mutex // guards the rest
+	state  page.Planner
+	warned bool // that the planner cannot be reached, since it last could
 }
 
 // New returns a link to the planner at address, which is connected by Run. what makes the
@@ -61,11 +64,19 @@ type Link struct {
 // result. A report is sent early when urgent returns true, which is asked every 100 ms. Both
 // are called from Run's goroutine. options are dial options besides the credentials.
 func New(address, host string, creds credentials.TransportCredentials, what func(Wanted) *api.HostReport, urgent func() bool, options ...grpc.DialOption) *Link {
-	return &Link{address: address, host: host, creds: creds, make: what, urgent: urgent, every: Every, options: options, state: page.Planner{Address: address}}
+	l := &Link{address: address, host: host, creds: creds, make: what, urgent: urgent, options: options, state: page.Planner{Address: address}}
+	l.SetEvery(Every)
+	return l
 }
 
 // SetEvery replaces the interval [Every]. Call it before Run.
-func (l *Link) SetEvery(every time.Duration) { l.every = every }
+func (l *Link) SetEvery(every time.Duration) {
+	l.Pace(func(work func()) time.Duration { work(); return every })
+}
+
+// Pace sets a function that does the work of a report, making and sending it, and returns the
+// time from then to the next one. Call it before Run.
+func (l *Link) Pace(pace func(work func()) (pause time.Duration)) { l.pace = pace }
 
 // Names sets a function that is called, after each report, with the planner's names of jobs by
 // their schedulers' addresses. Call it before Run.
@@ -99,6 +110,11 @@ func (l *Link) Run(ctx context.Context) error {
 		if err != nil {
 			l.state.Error = err.Error()
 		}
+		// Once for each time that it goes away, and not when this agent ends.
+		if ctx.Err() == nil && (answered || !l.warned) {
+			l.warned = true
+			slog.Warn("the planner cannot be reached; trying again until it can", "address", l.address, "error", status.Convert(err).Message())
+		}
 		return answered
 	}); err != nil {
 		return fmt.Errorf("--planner: %w", err)
@@ -118,13 +134,20 @@ func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func
 	if err != nil {
 		return err
 	}
-	ticker := time.NewTicker(min(lookEvery, l.every))
+	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	wanted := Wanted{Light: true} // until the planner answers
 	for {
-		next := report(wanted)
-		sent := time.Now()
-		if err := stream.Send(next); err != nil {
+		var next *api.HostReport
+		var sent time.Time
+		var err error
+		every := l.pace(func() {
+			next = report(wanted)
+			sent = time.Now()
+			err = stream.Send(next)
+		})
+		ticker.Reset(min(lookEvery, every))
+		if err != nil {
 			_, err = stream.Recv() // Send reports io.EOF only; the cause comes with Recv
 			return err
 		}
@@ -140,8 +163,8 @@ func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func
 			}
 			l.names(names)
 		}
-		l.taken(time.Since(sent))
-		for due := next.GetLight() && !wanted.Light; !due; due = time.Since(sent) >= l.every || l.urgent() {
+		l.taken(time.Since(sent), every)
+		for due := next.GetLight() && !wanted.Light; !due; due = time.Since(sent) >= every || l.urgent() {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
@@ -153,12 +176,13 @@ func (l *Link) stream(ctx context.Context, client api.PlannerClient, report func
 
 // taken records that the planner has taken a report. Reports that came due while it took its
 // time were skipped.
-func (l *Link) taken(after time.Duration) {
+func (l *Link) taken(after, every time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.state.Connected {
-		l.state.Connected, l.state.Since, l.state.Error = true, time.Now(), ""
+		l.state.Connected, l.state.Since, l.state.Error, l.warned = true, time.Now(), "", false
+		slog.Info("reporting to the planner", "address", l.address)
 	}
 	l.state.Reports++
-	l.state.Skipped += uint64(after / l.every)
+	l.state.Skipped += uint64(after / every)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -20,10 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // servePlanner serves a store at the address until stopped.
 func servePlanner(t *testing.T, address string, store *planner.ReportStore) (at string, stop func()) {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(new(net.ListenConfig).Listen(t.Context(), "tcp", address))(t)
 	s := grpc.NewServer()
 	api.RegisterPlannerServer(s, store)
 	ended := make(chan error, 1)
@@ -46,17 +44,17 @@ func TestReconnects(t *testing.T) {
 		made++
 		return &api.HostReport{Jobs: []*api.JobReport{{Job: "j:1", Bytes: made}}}
 	}, func() bool { return false })
-	l.every = time.Millisecond
+	l.SetEvery(time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- l.Run(ctx) }()
-	until(t, func() bool { return l.State().Reports > 10 })
+	require.Eventually(t, "reports go out", func() bool { return l.State().Reports > 10 })
 	stop()
-	until(t, func() bool { s := l.State(); return !s.Connected && s.Error != "" })
+	require.Eventually(t, "the planner is gone", func() bool { s := l.State(); return !s.Connected && s.Error != "" })
 	before := l.State().Reports
 	again := &planner.ReportStore{}
 	_, stop = servePlanner(t, address, again)
-	until(t, func() bool { s := l.State(); return s.Connected && s.Reports > before+10 && s.Error == "" })
+	require.Eventually(t, "reports go out again", func() bool { s := l.State(); return s.Connected && s.Reports > before+10 && s.Error == "" })
 	cancel()
 	<-ended
 	stop()
@@ -76,23 +74,14 @@ func TestUrgentReportsDoNotWait(t *testing.T) {
 		urgent.Store(false)
 		return &api.HostReport{}
 	}, urgent.Load)
-	l.every = time.Hour
+	l.SetEvery(time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- l.Run(ctx) }()
 	for n := range uint64(3) {
-		until(t, func() bool { return l.State().Reports == n+1 })
+		require.Eventually(t, "the next report goes out", func() bool { return l.State().Reports == n+1 })
 		urgent.Store(true)
 	}
 	cancel()
 	<-ended
-}
-
-func until(t *testing.T, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it did not come to that within a minute")
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // BenchmarkConnect measures a connect() over loopback, redirected, let go for
@@ -30,10 +31,7 @@ func BenchmarkConnect(b *testing.B) {
 			four, _, _, _ := serve(b, h)
 			client := startClient(b, h, "job")
 			if tc.attach {
-				measuring, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
-				if err != nil {
-					b.Fatal(err)
-				}
+				measuring := require.Value(ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME)))(b)
 				defer measuring.Close()
 			}
 			got := client.do(order{How: "blocking", To: four, Times: b.N})
@@ -42,10 +40,7 @@ func BenchmarkConnect(b *testing.B) {
 			}
 			b.ReportMetric(float64(got.Nanoseconds)/float64(b.N), "ns/connect")
 			if tc.attach {
-				stats, err := r.ProgramStats(group)
-				if err != nil {
-					b.Fatal(err)
-				}
+				stats := require.Value(r.ProgramStats(group))(b)
 				for _, s := range stats {
 					if s.Runs > 0 {
 						b.ReportMetric(float64(s.RunTime.Nanoseconds())/float64(b.N), s.Program+"-ns/connect")
@@ -65,13 +60,8 @@ func BenchmarkGetsockopt(b *testing.B) {
 			r := openState(b)
 			h := hoststest.New(b, hosts.Config{Hosts: 1}).Host(0)
 			if attach {
-				dir, err := h.Group("sidecar")
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := r.AttachProxy(dir); err != nil {
-					b.Fatal(err)
-				}
+				dir := require.Value(h.Group("sidecar"))(b)
+				require.NoError(b, r.AttachProxy(dir))
 			}
 			got := startClient(b, h, "sidecar").do(order{How: "getsockopt", Times: b.N})
 			if got.Error != "" {

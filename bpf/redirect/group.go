@@ -23,6 +23,9 @@ type Policy struct {
 	// Loopback redirects connects to loopback addresses as well. A proxy in
 	// another network namespace cannot reach those.
 	Loopback bool
+	// Spare lets connects go direct, except to where [Redirect.Take] says. A group that fails
+	// closed spares none.
+	Spare bool
 }
 
 // A Group is a cgroup whose processes' connects are redirected.
@@ -37,6 +40,7 @@ const (
 	failClosed = 1 // FAIL_CLOSED in maps.h
 	loopback   = 2 // LOOPBACK
 	exempt     = 4 // EXEMPT
+	spare      = 8 // SPARE
 )
 
 // groupHooks are the programs of a group in the order in which they are attached. The programs
@@ -77,8 +81,8 @@ func ID(cgroup string) (GroupID, error) {
 // Attach redirects the connects of the processes in a cgroup and in the cgroups below it, from
 // now on. Sockets that are connected already are not affected. For a group that is attached
 // already it replaces the programs by those of this version, and there is no moment without
-// any. A group that fails closed stays so until [Redirect.SetPolicy] says otherwise, because an
-// agent that restarts does not know yet why. No group may lie within another.
+// any. A group that fails closed, or spares connects, does so until [Redirect.SetPolicy] says
+// otherwise, because an agent that restarts does not know yet why. No group may lie within another.
 func (r *Redirect) Attach(cgroup string, p Policy) (GroupID, error) {
 	path, err := filepath.Abs(cgroup)
 	if err != nil {
@@ -104,6 +108,7 @@ func (r *Redirect) Attach(cgroup string, p Policy) (GroupID, error) {
 	// Keys may still be displaced, and a connect that goes direct would read stale values.
 	if r.maps["groups"].Lookup(uint64(id), &before) == nil {
 		p.FailClosed = p.FailClosed || before.Flags&failClosed != 0
+		p.Spare = p.Spare || before.Flags&spare != 0
 	}
 	// The programs of a new group find no entry until now, and let everything pass.
 	return id, r.putGroup(id, path, p.flags())
@@ -143,6 +148,9 @@ func (p Policy) flags() (f uint32) {
 	}
 	if p.Loopback {
 		f |= loopback
+	}
+	if p.Spare {
+		f |= spare
 	}
 	return f
 }
@@ -212,7 +220,7 @@ func (r *Redirect) Groups() ([]Group, error) {
 
 // policyOf is the inverse of Policy.flags.
 func policyOf(flags uint32) Policy {
-	return Policy{FailClosed: flags&failClosed != 0, Loopback: flags&loopback != 0}
+	return Policy{FailClosed: flags&failClosed != 0, Loopback: flags&loopback != 0, Spare: flags&spare != 0}
 }
 
 // SetPolicy changes a group's policy, from the next connect on.
@@ -251,7 +259,8 @@ func (r *Redirect) Detach(id GroupID) error {
 	if _, gone := remove(filepath.Join(r.dir, groupPrefix+strconv.FormatUint(uint64(id), 10))); gone != nil {
 		err = errors.Join(err, fmt.Errorf("removing the links of cgroup number %d: %w", id, gone))
 	}
-	return errors.Join(err, r.removePlaces(func(p redirectPlace) bool { return GroupID(p.Group) == id }))
+	err = errors.Join(err, removeKeys[redirectWay, uint64](r.maps[waysMap], func(w redirectWay) bool { return GroupID(w.Group) == id }))
+	return errors.Join(err, removeKeys[redirectPlace, redirectListener](r.maps["listeners"], func(p redirectPlace) bool { return GroupID(p.Group) == id }))
 }
 
 // cString converts a C string of fixed size.

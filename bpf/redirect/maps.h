@@ -19,6 +19,7 @@ struct settings {
 #define FAIL_CLOSED 1 /* refuse what cannot be redirected */
 #define LOOPBACK 2    /* redirect connects to loopback addresses too */
 #define EXEMPT 4      /* the processes of this very cgroup are the proxy's */
+#define SPARE 8       /* connects go direct, but for those that ways has */
 
 struct group {
 	__u32 flags;
@@ -33,6 +34,15 @@ struct place {
 
 struct listener {
 	__be16 port4, port6; /* on 127.0.0.1 and ::1; 0: none */
+};
+
+/* Where connects of a group that has SPARE go. */
+struct way {
+	__u64 group;
+	struct address to;
+	__be16 to_port;
+	__u16 unused;
+	__u32 unused2;
 };
 
 /* A connection as the proxy sees it when it accepts. */
@@ -123,6 +133,16 @@ struct {
 	__type(key, struct exclusion);
 	__type(value, __u32);
 } exclusions SEC(".maps");
+
+/* 0: to the proxy. Otherwise connects fail until then, in nanoseconds of the
+ * monotonic clock, and go direct from then on: an earlier connection through
+ * the proxy has not ended at its other end yet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct way);
+	__type(value, __u64);
+} ways SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

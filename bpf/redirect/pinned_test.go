@@ -20,16 +20,10 @@ import (
 // attached counts what the kernel says is attached to a cgroup.
 func attached(t *testing.T, cgroup string) (n int) {
 	t.Helper()
-	dir, err := os.Open(cgroup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := require.Value(os.Open(cgroup))(t)
 	defer dir.Close()
 	for _, h := range slices.Concat(groupHooks, proxyHooks) {
-		result, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: h.attach})
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := require.Value(link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: h.attach}))(t)
 		n += len(result.Programs)
 	}
 	return n
@@ -44,9 +38,7 @@ func pinned(t *testing.T, dir string) (files []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return files
 }
 
@@ -59,10 +51,7 @@ func TestKilledLoader(t *testing.T) {
 	h := n.Host(0)
 	four, _, _, _ := serve(t, n.Host(1))
 	dir := filepath.Join(bpfFolder(t), "psidecar")
-	job, err := h.Group("job")
-	if err != nil {
-		t.Fatal(err)
-	}
+	job := require.Value(h.Group("job"))(t)
 	if r, err := Open(Options{Dir: dir}); err != nil { // mounts it where the test's cleanup finds it
 		t.Fatal(err)
 	} else if err := r.Close(); err != nil {
@@ -72,22 +61,14 @@ func TestKilledLoader(t *testing.T) {
 	if got := loader.Line(); got != "attached" {
 		t.Fatal(got)
 	}
-	if err := loader.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, loader.Kill())
 	<-loader.Done()
 	if n := attached(t, job); n != len(groupHooks) {
 		t.Errorf("%d programs attached after the loader's end, want %d", n, len(groupHooks))
 	}
 
-	r, err := Open(Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	group, err := ID(job)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(Open(Options{Dir: dir}))(t)
+	group := require.Value(ID(job))(t)
 	startProxy(t, r, h, group, "0s")
 	client := startClient(t, h, "job")
 	if got := client.do(order{How: "go", To: four}); got.Reply != "proxy "+four {
@@ -100,12 +81,8 @@ func TestKilledLoader(t *testing.T) {
 		t.Error("a group that is not there has programs")
 	}
 	// Another loader takes over: new programs in the place of the old ones.
-	if err := r.SetPolicy(group, Policy{FailClosed: true}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Attach(job, Policy{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.SetPolicy(group, Policy{FailClosed: true}))
+	require.Value(r.Attach(job, Policy{}))(t)
 	if n := attached(t, job); n != len(groupHooks) {
 		t.Errorf("%d programs attached after attaching again, want %d", n, len(groupHooks))
 	}
@@ -116,21 +93,13 @@ func TestKilledLoader(t *testing.T) {
 	if got := client.do(order{How: "go", To: four}); got.Reply != "proxy "+four {
 		t.Errorf("%+v", got)
 	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Close())
 
-	removed, err := Unload(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	removed := require.Value(Unload(dir))(t)
 	if want := len(groupHooks) + len(proxyHooks) + len(mapNames); len(removed) != want {
 		t.Errorf("removed %d pins, want %d: %v", len(removed), want, removed)
 	}
-	sidecar, err := h.Group("sidecar")
-	if err != nil {
-		t.Fatal(err)
-	}
+	sidecar := require.Value(h.Group("sidecar"))(t)
 	if left := pinned(t, dir); len(left) > 0 || attached(t, job)+attached(t, sidecar) > 0 {
 		t.Errorf("left: pins %v, %d programs at the job, %d at the proxy", left, attached(t, job), attached(t, sidecar))
 	}
@@ -153,19 +122,10 @@ func TestUnfinished(t *testing.T) {
 	leave := func() {
 		t.Helper()
 		for _, dir := range half {
-			if err := os.Mkdir(dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := m.Pin(filepath.Join(dir, "something")); err != nil {
-				t.Fatal(err)
-			}
-			if err := m.Close(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Mkdir(dir, 0o700))
+			m := require.Value(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}))(t)
+			require.NoError(t, m.Pin(filepath.Join(dir, "something")))
+			require.NoError(t, m.Close())
 		}
 	}
 	gone := func(how string) {
@@ -177,14 +137,10 @@ func TestUnfinished(t *testing.T) {
 		}
 	}
 	leave()
-	if err := sweep(r.dir); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, sweep(r.dir))
 	gone("sweeping")
 	leave()
-	if _, err := Unload(r.dir); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(Unload(r.dir))(t)
 	gone("Unload")
 }
 
@@ -194,30 +150,16 @@ func TestOtherVersion(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
 	dir := filepath.Join(bpfFolder(t), "psidecar")
-	r, err := Open(Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(dir, "groups")); err != nil {
-		t.Fatal(err)
-	}
-	other, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 12, MaxEntries: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(Open(Options{Dir: dir}))(t)
+	require.NoError(t, os.Remove(filepath.Join(dir, "groups")))
+	other := require.Value(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 12, MaxEntries: 4}))(t)
 	defer other.Close()
-	if err := other.Pin(filepath.Join(dir, "groups")); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, other.Pin(filepath.Join(dir, "groups")))
+	require.NoError(t, r.Close())
 	if r, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "psidecar unload") {
 		t.Errorf("opened: %v, %v", r, err)
 	}
-	if _, err := Unload(dir); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(Unload(dir))(t)
 	if left := pinned(t, dir); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
@@ -229,15 +171,9 @@ func TestEarlierVersion(t *testing.T) {
 	require.BPF(t)
 	dir := filepath.Join(bpfFolder(t), "psidecar")
 	r, err := Open(Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(r.Close(), os.Remove(filepath.Join(dir, endedMap))); err != nil {
-		t.Fatal(err)
-	}
-	if r, err = Open(Options{Dir: dir}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(r.Close(), os.Remove(filepath.Join(dir, endedMap))))
+	r = require.Value(Open(Options{Dir: dir}))(t)
 	if _, ok := r.Destination(1); ok {
 		t.Error("the destination of a socket is known that nobody has")
 	}
@@ -247,9 +183,7 @@ func TestEarlierVersion(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, endedMap)); err != nil {
 		t.Error(err)
 	}
-	if _, err := Unload(dir); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(Unload(dir))(t)
 }
 
 // TestUnmounted: the BPF file system that Open mounted goes with the last state
@@ -260,20 +194,13 @@ func TestUnmounted(t *testing.T) {
 	isBPF := func(dir string) bool {
 		t.Helper()
 		var s unix.Statfs_t
-		if err := unix.Statfs(dir, &s); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, unix.Statfs(dir, &s))
 		return uint32(s.Type) == bpfMagic
 	}
 	open := func(dir string) {
 		t.Helper()
-		r, err := Open(Options{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.Close(); err != nil {
-			t.Fatal(err)
-		}
+		r := require.Value(Open(Options{Dir: dir}))(t)
+		require.NoError(t, r.Close())
 	}
 	unload := func(dir string) {
 		t.Helper()
@@ -292,9 +219,7 @@ func TestUnmounted(t *testing.T) {
 		t.Error("the file system that Open mounted is there after Unload")
 	}
 	theirs := bpfFolder(t)
-	if err := unix.Mount("bpf", theirs, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.Mount("bpf", theirs, "bpf", 0, ""))
 	one = filepath.Join(theirs, "one")
 	open(one)
 	if unload(one); !isBPF(theirs) {
@@ -305,9 +230,7 @@ func TestUnmounted(t *testing.T) {
 // TestBadOptions: what cannot work is said before anything is made.
 func TestBadOptions(t *testing.T) {
 	full := t.TempDir()
-	if err := os.WriteFile(filepath.Join(full, "file"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(full, "file"), nil, 0o600))
 	for _, tc := range []struct {
 		options Options
 		want    string
@@ -334,10 +257,7 @@ func TestBadOptions(t *testing.T) {
 // any other.
 func TestCgroupGone(t *testing.T) {
 	r := openState(t)
-	cgroup, err := os.MkdirTemp(require.CgroupV2(t), "psd-redirect-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cgroup := require.Value(os.MkdirTemp(require.CgroupV2(t), "psd-redirect-"))(t)
 	id, err := r.Attach(cgroup, Policy{})
 	if err = errors.Join(err, os.Remove(cgroup)); err != nil {
 		t.Fatal(err)

@@ -28,22 +28,26 @@ const (
 	ReasonNotRemembered Reason = 10
 	// ReasonMptcp: connects of multipath TCP sockets, on kernels that report the whole connection instead of its subflow.
 	ReasonMptcp Reason = 11
+	// ReasonSpared: connects of a job that only a slow link would have go through the proxy, to a host for which it does not.
+	ReasonSpared Reason = 12
 	// ReasonRefusedNoListener: connects in a network namespace without a listener, in a cgroup that fails closed.
-	ReasonRefusedNoListener Reason = 12
+	ReasonRefusedNoListener Reason = 13
 	// ReasonRefusedListenerGone: connects for which no socket of the proxy listened, in a cgroup that fails closed.
-	ReasonRefusedListenerGone Reason = 13
+	ReasonRefusedListenerGone Reason = 14
 	// ReasonRefusedBoundDevice: connects of sockets that are bound to a network device, in a cgroup that fails closed.
-	ReasonRefusedBoundDevice Reason = 14
+	ReasonRefusedBoundDevice Reason = 15
 	// ReasonRefusedNotRemembered: connects whose destination could not be stored, in a cgroup that fails closed.
-	ReasonRefusedNotRemembered Reason = 15
+	ReasonRefusedNotRemembered Reason = 16
 	// ReasonRefusedMptcp: connects of multipath TCP sockets, on kernels that report the whole connection instead of its subflow, in a cgroup that fails closed.
-	ReasonRefusedMptcp Reason = 16
+	ReasonRefusedMptcp Reason = 17
+	// ReasonRefusedHeld: connects that are to go direct once an earlier connection through the proxy has ended, and are retried.
+	ReasonRefusedHeld Reason = 18
 	// ReasonAnswered: lookups of an original destination.
-	ReasonAnswered Reason = 17
+	ReasonAnswered Reason = 19
 	// ReasonForgotten: redirected connects whose destination could not be recorded for the proxy's lookup.
-	ReasonForgotten Reason = 18
+	ReasonForgotten Reason = 20
 	// ReasonUnknown: lookups of an original destination for a connection that was not redirected or is forgotten.
-	ReasonUnknown Reason = 19
+	ReasonUnknown Reason = 21
 )
 
 var reasonTable = [...]reasonText{
@@ -59,11 +63,13 @@ var reasonTable = [...]reasonText{
 	{"bound_device", ClassDirect, "connects of sockets that are bound to a network device, which cannot reach loopback"},
 	{"not_remembered", ClassDirect, "connects whose destination could not be stored, because the table was full"},
 	{"mptcp", ClassDirect, "connects of multipath TCP sockets, on kernels that report the whole connection instead of its subflow"},
+	{"spared", ClassDirect, "connects of a job that only a slow link would have go through the proxy, to a host for which it does not"},
 	{"refused_no_listener", ClassRefused, "connects in a network namespace without a listener, in a cgroup that fails closed"},
 	{"refused_listener_gone", ClassRefused, "connects for which no socket of the proxy listened, in a cgroup that fails closed"},
 	{"refused_bound_device", ClassRefused, "connects of sockets that are bound to a network device, in a cgroup that fails closed"},
 	{"refused_not_remembered", ClassRefused, "connects whose destination could not be stored, in a cgroup that fails closed"},
 	{"refused_mptcp", ClassRefused, "connects of multipath TCP sockets, on kernels that report the whole connection instead of its subflow, in a cgroup that fails closed"},
+	{"refused_held", ClassRefused, "connects that are to go direct once an earlier connection through the proxy has ended, and are retried"},
 	{"answered", ClassAnswered, "lookups of an original destination"},
 	{"forgotten", ClassUnanswered, "redirected connects whose destination could not be recorded for the proxy's lookup"},
 	{"unknown", ClassUnanswered, "lookups of an original destination for a connection that was not redirected or is forgotten"},

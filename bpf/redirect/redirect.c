@@ -116,16 +116,20 @@ always int is_left_alone(struct bpf_sock_addr *ctx, const struct settings *s, co
 	return is_excluded(to, port);
 }
 
-always int fail(const struct group *g, __u32 direct, __u32 refused)
+always int refuse(__u32 why)
 {
-	if (!(g->flags & FAIL_CLOSED)) {
-		count(direct);
-		return PASS;
-	}
-	count(refused);
+	count(why);
 	if (refuse_with)
 		bpf_set_retval(-(int)refuse_with);
 	return REFUSE;
+}
+
+always int fail(const struct group *g, __u32 direct, __u32 refused)
+{
+	if (g->flags & FAIL_CLOSED)
+		return refuse(refused);
+	count(direct);
+	return PASS;
 }
 
 always int connect(struct bpf_sock_addr *ctx, const struct address *to)
@@ -156,6 +160,17 @@ always int connect(struct bpf_sock_addr *ctx, const struct address *to)
 	if (is_left_alone(ctx, s, g, to, port, own_port, &why)) {
 		count(why);
 		return PASS;
+	}
+	if ((g->flags & (SPARE | FAIL_CLOSED)) == SPARE) {
+		struct way way = {.group = group_id, .to = *to, .to_port = port};
+		__u64 *until = bpf_map_lookup_elem(&ways, &way);
+
+		if (until && *until > bpf_ktime_get_ns())
+			return refuse(R_REFUSED_HELD);
+		if (!until || *until) {
+			count(R_SPARED);
+			return PASS;
+		}
 	}
 	/* The kernel asks for the subflow, which is a TCP socket. Should it ask
 	 * for the whole, that could not be recognised later. */

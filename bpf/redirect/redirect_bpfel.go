@@ -83,6 +83,18 @@ type redirectSettings struct {
 	ExemptGroups uint32
 }
 
+type redirectWay struct {
+	_     structs.HostLayout
+	Group uint64
+	To    struct {
+		_ structs.HostLayout
+		W [4]uint32
+	}
+	ToPort  uint16
+	Unused  uint16
+	Unused2 uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -95,6 +107,7 @@ const (
 	redirectMapListeners            = "listeners"
 	redirectMapSettings             = "settings"
 	redirectMapSockets              = "sockets"
+	redirectMapWays                 = "ways"
 	redirectProgNoteConnects        = "note_connects"
 	redirectProgOriginalDestination = "original_destination"
 	redirectProgPeer4               = "peer4"
@@ -167,6 +180,7 @@ type redirectMapSpecs struct {
 	Listeners    *ebpf.MapSpec `ebpf:"listeners"`
 	Settings     *ebpf.MapSpec `ebpf:"settings"`
 	Sockets      *ebpf.MapSpec `ebpf:"sockets"`
+	Ways         *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // redirectVariableSpecs contains global variables before they are loaded into the kernel.
@@ -205,6 +219,7 @@ type redirectMaps struct {
 	Listeners    *ebpf.Map `ebpf:"listeners"`
 	Settings     *ebpf.Map `ebpf:"settings"`
 	Sockets      *ebpf.Map `ebpf:"sockets"`
+	Ways         *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *redirectMaps) Close() error {
@@ -217,6 +232,7 @@ func (m *redirectMaps) Close() error {
 		m.Listeners,
 		m.Settings,
 		m.Sockets,
+		m.Ways,
 	)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestConnectsGoWhereTheyShould: every kind of connect goes where it should, the proxy, which
@@ -103,9 +104,7 @@ func TestLoopbackPolicy(t *testing.T) {
 		}
 	}
 	var l redirectListener
-	if err := r.maps["listeners"].Lookup(redirectPlace{Netns: netns, Group: uint64(group)}, &l); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.maps["listeners"].Lookup(redirectPlace{Netns: netns, Group: uint64(group)}, &l))
 	own := fmt.Sprintf("127.0.0.1:%d", bigEndian(l.Port4))
 	got := client.do(order{How: "go", To: own})
 	if !strings.HasPrefix(got.Reply, "proxy  error:") || counts(t, r)[ReasonOwnListener] != 1 || counts(t, r)[ReasonUnknown] != 1 {
@@ -126,9 +125,7 @@ func TestNoListener(t *testing.T) {
 	client := startClient(t, h, "job")
 	expect := func(what string, closed bool, direct, refused Reason) {
 		t.Helper()
-		if err := r.SetPolicy(group, Policy{FailClosed: closed}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.SetPolicy(group, Policy{FailClosed: closed}))
 		reason := direct
 		if closed {
 			reason = refused
@@ -149,29 +146,21 @@ func TestNoListener(t *testing.T) {
 			t.Errorf("%s: %s %d times, want 6 to 8", what, reason, after-before)
 		}
 	}
-	if err := r.SetPolicy(group, Policy{FailClosed: true}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.SetPolicy(group, Policy{FailClosed: true}))
 	for _, to := range []string{four, six} {
 		if got := client.do(order{How: "mptcp", To: to}); got.Reply != "proxy "+to {
 			t.Errorf("multipath TCP, fails closed: %+v", got)
 		}
 	}
-	if err := proxy.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, proxy.Kill())
 	<-proxy.Done()
 	expect("proxy killed", false, ReasonListenerGone, 0)
 	expect("proxy killed", true, 0, ReasonRefusedListenerGone)
 	alien := Ports{netip.MustParseAddrPort(alien4).Port(), netip.MustParseAddrPort(alien6).Port()}
-	if err := r.SetListener(netns, group, alien); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.SetListener(netns, group, alien))
 	expect("port taken by another", false, ReasonListenerGone, 0)
 	expect("port taken by another", true, 0, ReasonRefusedListenerGone)
-	if err := r.RemoveListener(netns, group); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.RemoveListener(netns, group))
 	expect("none registered", false, ReasonNoListener, 0)
 	expect("none registered", true, 0, ReasonRefusedNoListener)
 
@@ -220,9 +209,7 @@ func TestGroupsAreApart(t *testing.T) {
 	if got := second.do(order{How: "go", To: four}); got.Error == "" {
 		t.Errorf("two has no listener and fails closed: %+v", got)
 	}
-	if err := r.Detach(two); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Detach(two))
 	if got := second.do(order{How: "go", To: four}); got.Reply != "direct "+four {
 		t.Errorf("two, detached: %+v", got)
 	}

@@ -20,10 +20,7 @@ func openState(t testing.TB) *Redirect {
 	require.Root(t)
 	require.BPF(t)
 	dir := filepath.Join(bpfFolder(t), "psidecar")
-	r, err := Open(Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(Open(Options{Dir: dir}))(t)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)
@@ -63,35 +60,20 @@ func (c clientProcess) do(o order) (r outcome) {
 // startProxy runs a proxy without privileges on the host.
 func startProxy(t testing.TB, r *Redirect, h *hosts.Host, group GroupID, delay string) (p *hoststest.Child, netns uint64) {
 	t.Helper()
-	sidecar, err := h.Group("sidecar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.AttachProxy(sidecar); err != nil {
-		t.Fatal(err)
-	}
+	sidecar := require.Value(h.Group("sidecar"))(t)
+	require.NoError(t, r.AttachProxy(sidecar))
 	p = hoststest.Start(t, h, "sidecar", hoststest.Task("proxy", delay))
 	var ports Ports
-	if _, err := fmt.Sscan(p.Line(), &netns, &ports.IPv4, &ports.IPv6); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.SetListener(netns, group, ports); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(fmt.Sscan(p.Line(), &netns, &ports.IPv4, &ports.IPv6))(t)
+	require.NoError(t, r.SetListener(netns, group, ports))
 	return p, netns
 }
 
 // attachJob redirects a cgroup of the host.
 func attachJob(t testing.TB, r *Redirect, h *hosts.Host, name string, p Policy) GroupID {
 	t.Helper()
-	dir, err := h.Group(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, err := r.Attach(dir, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := require.Value(h.Group(name))(t)
+	id := require.Value(r.Attach(dir, p))(t)
 	return id
 }
 
@@ -101,10 +83,7 @@ func serve(t testing.TB, h *hosts.Host) (four, six, loop4, loop6 string) {
 	t.Helper()
 	var group sync.WaitGroup
 	listen := func(host string) string {
-		l, err := h.Listen(t.Context(), "tcp", net.JoinHostPort(host, "0"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := require.Value(h.Listen(t.Context(), "tcp", net.JoinHostPort(host, "0")))(t)
 		t.Cleanup(func() { l.Close() })
 		group.Go(func() {
 			for {
@@ -124,9 +103,6 @@ func serve(t testing.TB, h *hosts.Host) (four, six, loop4, loop6 string) {
 
 func counts(t testing.TB, r *Redirect) Counts {
 	t.Helper()
-	c, err := r.Counts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(r.Counts())(t)
 	return c
 }

@@ -59,10 +59,13 @@ func (o Options) normal() (Options, error) {
 }
 
 // mapNames are the maps of redirect.c, pinned under their names.
-var mapNames = []string{"settings", "groups", "listeners", "sockets", endedMap, "destinations", "exclusions", "counts"}
+var mapNames = []string{"settings", "groups", "listeners", "sockets", endedMap, "destinations", "exclusions", waysMap, "counts"}
 
-// endedMap is a map that states of earlier versions do not have.
-const endedMap = "ended"
+// Maps that states of earlier versions do not have.
+const (
+	endedMap = "ended"
+	waysMap  = "ways"
+)
 
 // unfinished is the prefix of folders that are not complete. A BPF file system allows no dots
 // in names, so they cannot be hidden files.
@@ -168,7 +171,7 @@ func (r *Redirect) addMap(name string) (*ebpf.Map, error) {
 func (r *Redirect) load() error {
 	for _, name := range mapNames {
 		m, err := ebpf.LoadPinnedMap(filepath.Join(r.dir, name), nil)
-		if name == endedMap && errors.Is(err, fs.ErrNotExist) {
+		if (name == endedMap || name == waysMap) && errors.Is(err, fs.ErrNotExist) {
 			m, err = r.addMap(name)
 		}
 		if err != nil {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // Ports are the ports at which the proxy listens in a network namespace, on 127.0.0.1 and on
@@ -33,27 +35,68 @@ func (r *Redirect) RemoveListener(netns uint64, group GroupID) error {
 	return nil
 }
 
-// removePlaces removes listeners by their key. They are collected first, because deleting
-// entries during an iteration makes the kernel skip others.
-func (r *Redirect) removePlaces(which func(redirectPlace) bool) error {
-	var p redirectPlace
-	var l redirectListener
-	var gone []redirectPlace
-	entries := r.maps["listeners"].Iterate()
-	for entries.Next(&p, &l) {
-		if which(p) {
-			gone = append(gone, p)
+// removeKeys removes entries by their key. They are collected first, because deleting entries
+// during an iteration makes the kernel skip others.
+func removeKeys[K, V any](m *ebpf.Map, which func(K) bool) error {
+	var k K
+	var v V
+	var gone []K
+	entries := m.Iterate()
+	for entries.Next(&k, &v) {
+		if which(k) {
+			gone = append(gone, k)
 		}
 	}
 	if err := entries.Err(); err != nil {
-		return fmt.Errorf("reading the listeners: %w", err)
+		return fmt.Errorf("reading %v: %w", m, err)
 	}
-	for _, p := range gone {
-		if err := r.RemoveListener(p.Netns, GroupID(p.Group)); err != nil {
-			return err
+	for _, k := range gone {
+		if err := m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("removing an entry of %v: %w", m, err)
 		}
 	}
 	return nil
+}
+
+// Take redirects the connects of a group with [Policy].Spare to one destination, from the next
+// one on. Of 16,384 such destinations the least recently used is forgotten first.
+func (r *Redirect) Take(group GroupID, to netip.AddrPort) error {
+	return r.setWay(group, to, 0)
+}
+
+// Hold undoes Take, but has connects there fail for a time that is not 0: until it is over, or
+// until Hold is called without one.
+func (r *Redirect) Hold(group GroupID, to netip.AddrPort, within time.Duration) error {
+	if within > 0 {
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+			return fmt.Errorf("reading the clock: %w", err)
+		}
+		return r.setWay(group, to, uint64(now.Nano()+int64(within)))
+	}
+	err := r.maps[waysMap].Delete(wayOf(group, to))
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("releasing connects to %v: %w", to, err)
+	}
+	return nil
+}
+
+// setWay writes the entry of a destination.
+func (r *Redirect) setWay(group GroupID, to netip.AddrPort, until uint64) error {
+	if err := r.maps[waysMap].Put(wayOf(group, to), until); err != nil {
+		return fmt.Errorf("directing connects to %v: %w", to, err)
+	}
+	return nil
+}
+
+// wayOf returns the key of a destination.
+func wayOf(group GroupID, to netip.AddrPort) redirectWay {
+	w := redirectWay{Group: uint64(group), ToPort: bigEndian(to.Port())}
+	a := to.Addr().As16()
+	for i := range w.To.W {
+		w.To.W[i] = binary.NativeEndian.Uint32(a[4*i:])
+	}
+	return w
 }
 
 // An Exclusion is a destination to which connects are never redirected, for all groups: a port

@@ -16,9 +16,7 @@ func TestUnmountedBySeveral(t *testing.T) {
 	require.BPF(t)
 	dir := t.TempDir()
 	for range 200 {
-		if err := mount(dir); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, mount(dir))
 		var g errgroup.Group
 		for range 4 {
 			g.Go(func() error { return unmount(dir) })

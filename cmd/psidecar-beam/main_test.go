@@ -12,9 +12,10 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/prerun"
+	"github.com/psidecar/psidecar/test/graphs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // asCommand makes the test program the command, so that its workers are too.
@@ -33,10 +34,7 @@ func TestMain(m *testing.M) {
 // about its exit.
 func command(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := require.Value(os.Executable())(t)
 	cmd := exec.CommandContext(t.Context(), self, args...)
 	cmd.Env = append(os.Environ(), asCommand+"=1")
 	var out, errs bytes.Buffer
@@ -50,9 +48,7 @@ func command(t *testing.T, args ...string) (stdout, stderr string, err error) {
 func TestWorkersInProcesses(t *testing.T) {
 	dir := t.TempDir()
 	in := filepath.Join(dir, "in")
-	if err := os.Mkdir(in, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(in, 0o700))
 	var text bytes.Buffer
 	if _, err := dataset.WriteLibsvm(&text, dataset.SyntheticText(dataset.TextOptions{Samples: 5000, Features: 20_000, Seed: 3})); err != nil {
 		t.Fatal(err)
@@ -60,18 +56,11 @@ func TestWorkersInProcesses(t *testing.T) {
 	lines := strings.SplitAfter(text.String(), "\n")
 	for i := range 5 {
 		part := strings.Join(lines[i*len(lines)/5:(i+1)*len(lines)/5], "")
-		if err := os.WriteFile(filepath.Join(in, fmt.Sprint("day-", i)), []byte(part), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(in, fmt.Sprint("day-", i)), []byte(part), 0o600))
 	}
 	all := filepath.Join(dir, "all")
-	if err := os.WriteFile(all, text.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	g, err := graph.FromFile(t.Context(), all, dataset.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(all, text.Bytes(), 0o600))
+	g := require.Value(graphs.FromFile(t.Context(), all, dataset.Options{}))(t)
 	var first []byte
 	for _, workers := range []int{1, 3} {
 		out := filepath.Join(dir, fmt.Sprint("out-", workers))
@@ -93,26 +82,16 @@ func TestWorkersInProcesses(t *testing.T) {
 		if peaks != workers {
 			t.Errorf("%d workers said what they took, want %d", peaks, workers)
 		}
-		assignment, err := os.ReadFile(filepath.Join(out, "assignment.txt"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assignment := require.Value(os.ReadFile(filepath.Join(out, "assignment.txt")))(t)
 		if first == nil {
 			first = assignment
 		} else if !bytes.Equal(first, assignment) {
 			t.Errorf("%d workers find another partition than one", workers)
 		}
-		a, err := partition.ReadAssignment(bytes.NewReader(assignment), "assignment.txt", g.Samples(), g.Params(), 4)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := partition.Check(g, a, partition.Options{K: 4}); err != nil {
-			t.Fatal(err)
-		}
+		a := require.Value(partition.ReadAssignment(bytes.NewReader(assignment), "assignment.txt", g.Samples(), g.Params(), 4))(t)
+		require.NoError(t, partition.Check(g, a, partition.Options{K: 4}))
 		var r prerun.Report
-		if err := json.Unmarshal([]byte(stdout), &r); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(stdout), &r))
 		if want := partition.Measure(g, a, 4); !slices.Equal(r.Traffic.PerMachine, want.PerMachine) || r.Traffic.Max != want.Max {
 			t.Errorf("report %+v, want %+v", r.Traffic, want)
 		}
@@ -124,13 +103,9 @@ func TestWorkersInProcesses(t *testing.T) {
 func TestErrors(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad")
-	if err := os.WriteFile(bad, []byte("1 1:1\n0 2:1\n1 x:1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(bad, []byte("1 1:1\n0 2:1\n1 x:1\n"), 0o600))
 	few := filepath.Join(dir, "few")
-	if err := os.WriteFile(few, []byte("1 1:1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(few, []byte("1 1:1\n"), 0o600))
 	out := filepath.Join(dir, "out")
 	for name, tc := range map[string]struct {
 		want string

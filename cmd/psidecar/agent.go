@@ -2,31 +2,55 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"runtime/debug"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/agent/daemon"
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // agentFlags are the flags of psidecar agent and of the other verbs that watch.
 type agentFlags struct {
 	daemon.Settings
-	http        string        // address of the page; empty: none
-	names       []string      // for http
-	namesSocket string        // where names of keys are set
-	users       control.Users // who may
-	pprof       bool          // serve profiles, too
-	planner     plannerLink   // without an address: it reports to none
-	intercept   daemon.InterceptSettings
-	pods        daemon.PodSettings
-	otlp        daemon.ExportSettings
+	http      string      // address of the page; empty: none
+	names     []string    // for http
+	pprof     bool        // serve profiles, too
+	planner   plannerLink // without an address: it reports to none
+	intercept daemon.InterceptSettings
+	pods      daemon.PodSettings
+}
+
+// Options returns the agent's options, after a check of what there is to watch: the kernel's own
+// answers would come when half of the agent is open.
+func (f *agentFlags) Options(version string) (agent.Options, error) {
+	for _, dir := range f.Cgroups {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(dir, &fs); err != nil {
+			return agent.Options{}, fmt.Errorf("--cgroup %s: %w", dir, err)
+		}
+		if fs.Type != unix.CGROUP2_SUPER_MAGIC {
+			return agent.Options{}, cli.Usagef("--cgroup %s: not a directory of cgroup v2", dir)
+		}
+	}
+	for _, pid := range f.PIDs {
+		if _, err := os.Stat(filepath.Join(f.Proc, strconv.Itoa(pid))); err != nil {
+			return agent.Options{}, fmt.Errorf("--pid %d: no such process", pid)
+		}
+	}
+	if f.Ring < 1<<16 || f.Ring > 1<<30 || f.Ring&(f.Ring-1) != 0 {
+		return agent.Options{}, cli.Usagef("--ring-size %d: want a power of two from %d to %d", f.Ring, 1<<16, 1<<30)
+	}
+	return f.Settings.Options(version)
 }
 
 // watching adds the flags that say what is watched and what that may cost. psidecar agent, up
@@ -38,9 +62,8 @@ func (f *agentFlags) watching(cmd *cobra.Command) {
 	flags.StringSliceVar(&f.Jobs, "job", nil, "jobs to show, by name or scheduler host:port (default: all)")
 	flags.StringSliceVar(&f.Allowed, "allow-annotations", daemon.DefaultAllowed, "settings that job owners may request by pod annotation (psidecar.io/threshold) or environment variable (PSIDECAR_THRESHOLD): job, observe, codec, threshold, move, aggregate, or none. The default allows job names and lossless codecs. With threshold and move, owners are responsible for their results; with observe, they decide what is watched")
 	flags.StringVar(&f.Sample, "sample", "auto", "inspect the keys of one in this many request windows; 1: all windows; auto: as --cpu-budget permits")
-	flags.Float64Var(&f.Budget, "cpu-budget", 1, "with --sample auto: CPU budget for copying and counting keys, in percent of one core, averaged over a minute; one step every few seconds is always inspected")
+	flags.Float64Var(&f.Budget, "cpu-budget", 1, "with --sample auto: CPU budget of all watching, in the kernel and in the process, in percent of one core, averaged over a minute. To keep it, keys are sampled, reports become rarer, and connections with very many messages are watched for a part of the time only")
 	flags.IntVar(&f.Ring, "ring-size", 32<<20, "size of the ring buffer between kernel and agent in bytes, a power of two")
-	flags.IntVar(&f.Streams, "streams", 16384, "maximum number of connections followed at a time; each direction counts")
 	flags.IntVar(&f.Memory, "memory", 160<<20, "memory limit for keys and their counters in bytes, all jobs together")
 	flags.StringVar(&f.Ingress, "ingress", daemon.DefaultIngress, "ingress traffic to watch: off; metas, to measure the latency of answers from other hosts; all, if the senders' hosts have no agent")
 	flags.StringVar(&f.Proc, "proc", "/proc", "path of the host's procfs")
@@ -55,7 +78,6 @@ func (f *agentFlags) showing(cmd *cobra.Command) {
 	addNames(cmd, &f.names)
 	addKeyNames(cmd, &f.KeyNames)
 	flags.BoolVar(&f.pprof, "pprof", false, "serve pprof profiles at /debug/pprof/")
-	addExport(cmd, &f.otlp)
 	flags.StringVar(&f.Host, "host", "", "name of this host in reports and on the page (default: the hostname)")
 	flags.Uint32Var(&f.Link, "link-mbit", 0, "speed of this host's link in Mbit/s, used by the planner; 0: from the node annotation "+daemon.LinkAnnotation+" or from the interface of the default route")
 }
@@ -79,8 +101,7 @@ interception starts some hundredths of a second after their processes start;
 earlier connections go direct.
 
 --http serves the web page, the JSON API (/api/v1) and the metrics (/metrics);
-all are read-only. --names-socket accepts key names (PUT /api/v1/names) from
-authorized users of this host.`,
+all are read-only.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e.log.StartBuffering()
@@ -94,8 +115,6 @@ authorized users of this host.`,
 	}
 	f.watching(cmd)
 	f.showing(cmd)
-	addNamesSocket(cmd, &f.namesSocket, agentNamesSocket)
-	addUsers(cmd, &f.users)
 	addIntercepting(cmd, &f.intercept, false)
 	addHanding(cmd, &f.intercept)
 	addPods(cmd, &f.pods)
@@ -131,21 +150,16 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	// After the pods: a node's annotation may say how fast its link is.
 	opts.Machine = f.Machine(named)
 	opts.Health = &health.Loops{}
-	orders := control.NewServer(page.NamesControl(opts.Names), f.users)
-	opts.Collectors = append(opts.Collectors, front.Guard, orders)
+	opts.Collectors = append(opts.Collectors, front.Guard)
 	// Windows of keys are asked for by planners alone.
 	if f.planner.Address != "" {
 		daemon.ShareWindows(&opts)
-	}
-	exporter, err := f.otlp.Open(&opts)
-	if err != nil {
-		return err
 	}
 	interception, err := f.intercept.Open()
 	if err != nil {
 		return err
 	}
-	d, err := daemon.New(daemon.Options{Agent: opts, Interception: interception, Pods: named, Planner: f.planner.Address, Credentials: creds, Exporter: exporter})
+	d, err := daemon.New(daemon.Options{Agent: opts, Interception: interception, Pods: named, Planner: f.planner.Address, Credentials: creds})
 	if err != nil {
 		return err
 	}
@@ -155,6 +169,5 @@ func runAgent(ctx context.Context, opts agent.Options, f *agentFlags) error {
 	g.Go(func() error { return opts.Health.Watch(ctx) })
 	g.Go(func() error { return d.Run(ctx) })
 	g.Go(func() error { return front.Serve(ctx, d.Agent().Handler(f.pprof)) })
-	g.Go(func() error { return orders.ServeAt(ctx, f.namesSocket) })
 	return g.Wait()
 }

@@ -19,6 +19,7 @@ func newCertsCommand(e env) *cobra.Command {
 	var out string
 	var hosts, planners, operators, roles []string
 	var anyHost bool
+	var secrets certSecrets
 	var valid, authority time.Duration
 	cmd := &cobra.Command{
 		Use:   "certs",
@@ -40,16 +41,15 @@ permissions of each role.
   psidecar certs --out ca --host node1,10.0.0.1 --host node2,10.0.0.2 \
     --planner planner.example --operator alice
 
-In Kubernetes all agents share one certificate, and all proxies another:
+In Kubernetes the chart makes certificates itself, by --secret, unless it is given
+others. One of all agents, and one of all proxies:
 
   psidecar certs --out ca --any-host --role agent --host psidecar-agent
   psidecar certs --out ca --any-host --role proxy --host psidecar-proxy
   psidecar certs --out ca --planner psidecar-planner.NAMESPACE.svc
-  kubectl create secret generic psidecar-tls-agent --from-file=ca/psidecar-agent
-  kubectl create secret generic psidecar-tls-proxy --from-file=ca/psidecar-proxy
-  kubectl create secret generic psidecar-tls-planner --from-file=ca/planner-psidecar-planner.NAMESPACE.svc`,
+  kubectl create secret generic psidecar-tls-agent --from-file=ca/psidecar-agent`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case out == "":
 				return cli.Usagef("--out is required: name the output directory")
@@ -57,12 +57,23 @@ In Kubernetes all agents share one certificate, and all proxies another:
 				return cli.Usagef("nothing to issue: set --host, --planner or --operator, once per certificate, with the names of a host or planner separated by commas")
 			case valid <= 0 || authority <= 0:
 				return cli.Usagef("--valid and --ca-valid: want durations above 0")
+			case (secrets.ca == "") != (secrets.cert == ""):
+				return cli.Usagef("--secret and --ca-secret: set both, or neither")
+			case secrets.cert != "" && len(hosts)+len(planners)+len(operators) > 1:
+				return cli.Usagef("--secret holds one certificate: set one --host, --planner or --operator")
 			}
 			// An authority without certificates is of no use, so names are checked before one
 			// is made.
 			all, err := identity.ParseSubjects(hosts, planners, operators, roles, anyHost)
 			if err != nil {
 				return cli.UsageError{Err: err}
+			}
+			if secrets.cert != "" {
+				said, err := secrets.issue(cmd.Context(), out, all[0], valid, authority)
+				if err == nil {
+					fmt.Fprintln(e.stdout, said)
+				}
+				return err
 			}
 			ca, err := identity.OpenAuthority(out, authority)
 			if err != nil {
@@ -83,6 +94,8 @@ In Kubernetes all agents share one certificate, and all proxies another:
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&secrets.cert, "secret", "", "in Kubernetes: Secret in which to keep the one certificate; what is there stays while it is valid for a third of --valid. The chart's jobs use this")
+	cmd.Flags().StringVar(&secrets.ca, "ca-secret", "", "with --secret: Secret in which to keep the CA and its key; made if there is none")
 	cmd.Flags().StringVar(&out, "out", "", "output directory for the CA and the certificates")
 	cmd.Flags().StringArrayVar(&hosts, "host", nil, "host certificate to issue: NAME[,NAME...], the host and further names and addresses; may be repeated")
 	cmd.Flags().StringArrayVar(&planners, "planner", nil, "planner certificate to issue: NAME[,NAME...], the names and addresses of the planner; may be repeated")

@@ -10,7 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/client"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // checkedPart answers as a part of psidecar does to psidecar check.
@@ -80,9 +81,7 @@ func TestCheck(t *testing.T) {
 func TestCheckNames(t *testing.T) {
 	well := servePart(t, &checkedPart{})
 	_, port, err := net.SplitHostPort(well)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, out, stderr := runTest(t, nil, "check", "--planners", "localhost:"+port) // which may have ::1 too, where nobody listens
 	if !strings.Contains(out, "ok     planner "+well) {
 		t.Errorf("stdout %s, stderr %s", out, stderr)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/client"
 )
 
 // newDebugCommand returns psidecar debug. Parts that do not answer are no failure, since a part
@@ -69,6 +69,6 @@ parameter values and no arguments or environment of any process.`,
 // says the same.
 func tellMissing(e env, missing []client.MissingSource) {
 	for _, m := range missing {
-		fmt.Fprintf(e.stderr, "not collected: %s: %v\n", m.Name, m.Err)
+		fmt.Fprintf(e.stderr, "not collected: %s: %v\n", m.Name, cli.Plainly(m.Err.Error()))
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/client"
 	"github.com/psidecar/psidecar/internal/identity"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/proxy/pslite/capture"
+	"github.com/psidecar/psidecar/internal/wire/pslite/capture"
 )
 
 // newDecodeCommand returns psidecar decode. It reads a file and nothing else, so that a capture

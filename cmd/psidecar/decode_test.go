@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite/capture"
+	"github.com/psidecar/psidecar/internal/wire/pslite/capture"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -55,16 +55,14 @@ func TestDecodeText(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "notes.txt")
-	if err := os.WriteFile(text, []byte("not a capture\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(text, []byte("not a capture\n"), 0o600))
 	for _, tc := range []struct {
 		name string
 		args []string
 		code int
 		want string
 	}{
-		{"no file named", nil, 2, "accepts 1 arg"},
+		{"no file named", nil, 2, "want CAPTURE"},
 		{"no such file", []string{filepath.Join(dir, "none")}, 1, "no such file"},
 		{"text", []string{text}, 1, "no pcap or pcapng"},
 		{"a folder", []string{dir}, 1, "is a directory"},
@@ -77,14 +75,9 @@ func TestDecodeRefuses(t *testing.T) {
 			}
 		})
 	}
-	whole, err := os.ReadFile(require.Capture(t, "dmlc-kv-2s2w.pcapng"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := require.Value(os.ReadFile(require.Capture(t, "dmlc-kv-2s2w.pcapng")))(t)
 	cut := filepath.Join(dir, "cut.pcapng")
-	if err := os.WriteFile(cut, whole[:len(whole)/2+1], 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(cut, whole[:len(whole)/2+1], 0o600))
 	code, out, stderr := runTest(t, nil, "decode", "--json", cut)
 	if code != 1 || !strings.Contains(stderr, "truncated") || strings.Count(out, "\n") < 50 {
 		t.Errorf("half a file: exit code %d, %d lines, %s", code, strings.Count(out, "\n"), stderr)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/bpf"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestDoctorJudgesRecordedFacts(t *testing.T) {
@@ -17,22 +18,15 @@ func TestDoctorJudgesRecordedFacts(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
 	var report bpf.ProbeReport
-	if err := json.Unmarshal([]byte(out), &report); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(out), &report))
 	if !report.OK || len(report.Findings) < 15 {
 		t.Errorf("report %+v", report)
 	}
 
-	text, err := os.ReadFile(recorded)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile(recorded))(t)
 	lacking := filepath.Join(t.TempDir(), "facts.json")
 	changed := strings.Replace(string(text), `"cgroup2":"/sys/fs/cgroup/unified"`, `"cgroup2":""`, 1)
-	if err := os.WriteFile(lacking, []byte(changed), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(lacking, []byte(changed), 0o600))
 	code, out, stderr = runTest(t, nil, "doctor", "--facts", lacking)
 	if code != 1 || !strings.Contains(out, "MISSING cgroup v2") || !strings.Contains(out, "do: boot with") {
 		t.Errorf("exit code %d, stdout %s, stderr %s", code, out, stderr)

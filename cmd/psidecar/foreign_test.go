@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // hostile is text that clears a screen, renames a window, hides what follows and
@@ -16,10 +18,7 @@ const hostile = "\x1b[2J\x1b]0;x\x07\u009b8m\u202e\rx"
 // hostileAgent gives such names to all that it tells of.
 func hostileAgent(t *testing.T) string {
 	t.Helper()
-	name, err := json.Marshal(hostile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	name := require.Value(json.Marshal(hostile))(t)
 	tell := func(text string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Write([]byte(strings.ReplaceAll(text, `"NAME"`, string(name))))

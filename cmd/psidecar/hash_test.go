@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // hashInput writes a small data set of two classes.
@@ -17,9 +19,7 @@ func hashInput(t *testing.T) string {
 		fmt.Fprintf(&text, "%d %d:1 %d:2 %d:1\n", r%2, 1+r%2, 10+r%7, 100+r)
 	}
 	path := filepath.Join(t.TempDir(), "data.libsvm")
-	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text.String()), 0o600))
 	return path
 }
 
@@ -51,10 +51,7 @@ func TestHashReportsAndWrites(t *testing.T) {
 	if a := report.After; a.Parameters > 4<<3 || a.Edges != 240 || a.Accuracy == nil || a.Accuracy.Train < 0.6 {
 		t.Errorf("after: %+v", a)
 	}
-	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile(out))(t)
 	if int64(len(text)) != report.After.TextBytes || strings.Count(string(text), "\n") != 60 || !strings.HasPrefix(string(text), "0 ") {
 		t.Errorf("%d bytes written, %d reported:\n%.200s", len(text), report.After.TextBytes, text)
 	}
@@ -83,9 +80,7 @@ func TestHashAsTable(t *testing.T) {
 
 func TestHashRefuses(t *testing.T) {
 	negative := filepath.Join(t.TempDir(), "negative.libsvm")
-	if err := os.WriteFile(negative, []byte("1 1:1\n0 2:-3\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(negative, []byte("1 1:1\n0 2:-3\n"), 0o600))
 	for _, tc := range []struct {
 		name string
 		args []string

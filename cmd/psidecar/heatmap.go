@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/page/draw"
+	"github.com/psidecar/psidecar/internal/client"
+	"github.com/psidecar/psidecar/internal/page/draw"
 )
 
 // newHeatmapCommand returns psidecar heatmap. The agent or planner checks the query; parameters
@@ -27,6 +27,8 @@ each row is a time interval, for all workers or those given by --workers.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
+			case q.Blocks < 1:
+				return cli.Usagef("--blocks %d: want 1 or more", q.Blocks)
 			case q.By != "worker" && q.By != "time":
 				return cli.Usagef("--by %s: want worker or time", q.By)
 			// Refused rather than ignored: the picture would not be the one that was asked for.
@@ -71,7 +73,7 @@ each row is a time interval, for all workers or those given by --workers.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&agent, "agent", client.AgentURL, "URL of the agent or planner")
-	flags.StringVar(&q.Job, "job", "", "job, given by its scheduler's host:port; may be omitted if there is only one")
+	flags.StringVar(&q.Job, "job", "", "job, by name or scheduler host:port; may be omitted if there is only one")
 	flags.StringVar(&q.Measure, "measure", "", "what to count: accesses (default), pulls, pushes, bytes, pulled_bytes or pushed_bytes")
 	flags.StringVar(&q.By, "by", "worker", "meaning of a row: worker, or time (an interval of at least ten seconds)")
 	flags.IntVar(&q.Rows, "rows", 40, "with --by time: maximum number of time intervals, 1 to 120")

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // fakeAgent answers as an agent does.
@@ -58,9 +60,7 @@ func TestHeatmap(t *testing.T) {
 		Blocks  []struct{ First, Last uint64 }
 		Counts  [][]uint64
 	}
-	if err := json.Unmarshal([]byte(out), &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(out), &got))
 	if got.Job != "h:1" || len(got.Workers) != 2 || got.Blocks[1].Last != 1<<64-1 || got.Counts[1][1] != 7 {
 		t.Errorf("%+v", got)
 	}
@@ -92,7 +92,7 @@ func TestHeatmap(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	code, out, stderr := runTest(t, nil, "status", "--agent", fakeAgent(t))
+	code, out, stderr := runTest(t, nil, "status", "--links", "--agent", fakeAgent(t))
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
@@ -106,9 +106,7 @@ func TestStatus(t *testing.T) {
 func TestWatchingUsage(t *testing.T) {
 	dir := t.TempDir()
 	junk := filepath.Join(dir, "junk")
-	if err := os.WriteFile(junk, []byte("this is no recording"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(junk, []byte("this is no recording"), 0o600))
 	for _, tc := range []struct {
 		name string
 		args []string
@@ -118,12 +116,12 @@ func TestWatchingUsage(t *testing.T) {
 		{"bad rate", []string{"agent", "--sample", "often"}, 2, "--sample"},
 		{"bad budget", []string{"agent", "--cpu-budget", "-1"}, 2, "--cpu-budget"},
 		{"little memory", []string{"agent", "--memory", "5"}, 2, "--memory"},
-		{"bad address", []string{"agent", "--http", "256.0.0.1:x"}, 1, "--http"},
+		{"bad address", []string{"agent", "--http", "256.0.0.1:x"}, 2, "--http"},
 		{"nothing to do", []string{"record"}, 2, "--out"},
 		{"both", []string{"record", "--out", "a", "--info", "b"}, 2, "exclude"},
 		{"no recording", []string{"record", "--info", junk}, 1, "not a psidecar recording"},
 		{"no file", []string{"record", "--info", filepath.Join(dir, "nope")}, 1, "nope"},
-		{"planner's address", []string{"planner", "--listen", "nowhere"}, 1, "--listen"},
+		{"planner's address", []string{"planner", "--listen", "nowhere"}, 2, "--listen"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, _, stderr := runTest(t, nil, tc.args...)
@@ -137,14 +135,12 @@ func TestWatchingUsage(t *testing.T) {
 // heatmap and status name keys: by a file of the user's, and as the agent does.
 func TestNamedKeys(t *testing.T) {
 	agent := fakeAgent(t)
-	file := filepath.Join(t.TempDir(), "names.csv")
-	if err := os.WriteFile(file, []byte("name,first,last,keys-per-row\nusers,0,9,1\nitems,10,99,10\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := filepath.Join(t.TempDir(), "names.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("- {name: users, first: 0, last: 9, keys-per-row: 1}\n- {name: items, first: 10, last: 99, keys-per-row: 10}\n"), 0o600))
 	if code, out, stderr := runTest(t, nil, "heatmap", "--agent", agent, "--names", file); code != 0 || !strings.Contains(out, "^ users[0..9]") || !strings.Contains(out, "^ items[0..8]") {
 		t.Errorf("exit code %d: %s%s", code, out, stderr)
 	}
-	if code, _, stderr := runTest(t, nil, "heatmap", "--agent", agent, "--names", file+"x"); code != 2 || !strings.Contains(stderr, "--names") {
+	if code, _, stderr := runTest(t, nil, "heatmap", "--agent", agent, "--names", file+"x"); code != 1 || !strings.Contains(stderr, "--names") {
 		t.Errorf("no file: exit code %d: %s", code, stderr)
 	}
 	if code, out, stderr := runTest(t, nil, "status", "--agent", agent); code != 0 || !strings.Contains(out, "hottest keys (uses): users[3] (12), key 77 (5)") {

@@ -36,9 +36,3 @@ func addPods(cmd *cobra.Command, f *daemon.PodSettings) {
 	flags.StringVar(&f.Node, "kubernetes-node", "", "name of this node (default: NODE_NAME from the environment)")
 	flags.StringVar(&f.Selector, "kubernetes-selector", "", "label selector of the pods or namespaces whose jobs are watched, such as psidecar.io/job=true; empty: all jobs")
 }
-
-// addExport adds the flags of what is sent to an OpenTelemetry collector.
-func addExport(cmd *cobra.Command, f *daemon.ExportSettings) {
-	cmd.Flags().StringVar(&f.Endpoint, "otlp-endpoint", "", "URL of an OpenTelemetry collector's gRPC port, such as http://collector:4317, for metrics and for slow requests as spans; empty: OTEL_EXPORTER_OTLP_ENDPOINT, or disabled if that is unset")
-	cmd.Flags().DurationVar(&f.Slow, "otlp-slow", 100*time.Millisecond, "export requests with at least this latency as spans")
-}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
@@ -8,8 +9,27 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
+
+// lockedBuffer is a buffer to which several goroutines write.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
 
 // stalledOutput is a standard error that stands still until it is opened.
 type stalledOutput struct {
@@ -25,29 +45,23 @@ func (s *stalledOutput) Write(p []byte) (int, error) {
 // metricsOf returns what a daemon that starts serves at /metrics, once it does.
 func metricsOf(t *testing.T, address string) string {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	var text []byte
+	require.Await(t, "the daemon serves", func() error {
 		resp, err := http.Get("http://" + address + "/metrics")
-		if err == nil {
-			text, err := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
-			return string(text)
+		if err != nil {
+			return err
 		}
-		if time.Now().After(end) {
-			t.Fatalf("no metrics for a minute: %v", err)
-		}
-	}
+		defer resp.Body.Close()
+		text, err = io.ReadAll(resp.Body)
+		return err
+	})
+	return string(text)
 }
 
 // A proxy starts and serves while its standard error stands still, and nothing of its log is lost
 // where that recovers before the proxy ends.
 func TestDaemonDoesNotWaitForItsLog(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	status := l.Addr().String()
 	l.Close()
 	log := &stalledOutput{open: make(chan struct{})}

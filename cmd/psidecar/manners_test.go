@@ -16,16 +16,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // What is misspelt, or meant for another command, is named with what was probably
 // meant.
 func TestDidYouMean(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(config, []byte("treshold: 0.99\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(config, []byte("treshold: 0.99\n"), 0o600))
 	for args, want := range map[string]string{
 		"statsu":                        "did you mean status?",
 		"plan shwo":                     "did you mean show?",
@@ -75,10 +74,7 @@ func TestMisspeltEnvironment(t *testing.T) {
 
 // Ports that are mixed up are explained.
 func TestMixedUpPorts(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	go func() {
 		for {
@@ -94,10 +90,7 @@ func TestMixedUpPorts(t *testing.T) {
 	defer server.Close()
 	recorded := httptest.NewServer(page.Handler(&agent.Recorded{}, page.Options{}))
 	defer recorded.Close()
-	free, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	free := require.Value(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	gone := free.Addr().String()
 	free.Close()
 	for _, c := range []struct{ args, want string }{

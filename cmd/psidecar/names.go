@@ -4,26 +4,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // addKeyNames adds --names, a file with what keys are called. Agents, planners and the tools
 // that show keys have it; each applies names to what it shows, so a tool may use others than
 // the agent it asks.
 func addKeyNames(cmd *cobra.Command, path *string) {
-	cmd.Flags().StringVar(path, "names", "", "YAML or CSV file with names of key ranges (name, first, last) and of the rows in them (keys-per-row, row), for all jobs or one (job); reloaded when it changes")
-}
-
-// The unix sockets where names of keys are set by default (psidecar names set). They differ, so
-// that an agent and a planner can run on one host. psidecar up uses its --control-socket.
-const (
-	agentNamesSocket   = "/run/psidecar/names.sock"
-	plannerNamesSocket = "/run/psidecar-planner/names.sock"
-)
-
-// addNamesSocket adds --names-socket, with the default usual, to an agent or planner.
-func addNamesSocket(cmd *cobra.Command, path *string, usual string) {
-	cmd.Flags().StringVar(path, "names-socket", usual, "Unix socket over which root, this process's user and --admin-uid set key names (psidecar names set), until the --names file changes or this process exits; empty: disabled")
+	cmd.Flags().StringVar(path, "names", "", "YAML file with names of key ranges (name, first, last) and of the rows in them (keys-per-row, row), for all jobs or one (job); reloaded when it changes")
 }
 
 // openNames reads the file of --names. Without one it returns nil, whose [page.NameFile.Map]

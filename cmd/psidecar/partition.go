@@ -16,24 +16,21 @@ import (
 
 // partitionFlags are the flags of psidecar partition.
 type partitionFlags struct {
-	input, out, plot, rules string
-	algorithm, keyMap       string
-	hashScheme              string
-	k, hashBins, hashBits   int
-	seed                    uint64        // of all random choices: the same seed gives the same result
-	theta                   int64         // bound on what a machine uses as a worker; 0: none
-	capacity, speed         []float64     // of each machine, relative; empty: as machines says
-	servers                 []int         // PS-lite rank of each machine's server; empty: its number
-	budget                  time.Duration // for going on after the first result
-	from, resume            string        // files of earlier work
-	moveAtMost              float64       // percent
-	all, json               bool
-	stream                  streamFlags
-	machines                machineFlags
+	input, out, rules     string
+	algorithm, keyMap     string
+	hashScheme            string
+	k, hashBins, hashBits int
+	seed                  uint64        // of all random choices: the same seed gives the same result
+	theta                 int64         // bound on what a machine uses as a worker; 0: none
+	capacity, speed       []float64     // of each machine, relative; empty: alike
+	servers               []int         // PS-lite rank of each machine's server; empty: its number
+	budget                time.Duration // for going on after the first result
+	from                  string        // an earlier assignment
+	moveAtMost            float64       // percent
+	all, json             bool
 }
 
-// newPartitionCommand returns psidecar partition. With --stream the work is that of another
-// algorithm with flags of its own, in stream.go.
+// newPartitionCommand returns psidecar partition.
 func newPartitionCommand(e env) *cobra.Command {
 	var f partitionFlags
 	cmd := &cobra.Command{
@@ -44,20 +41,9 @@ and their parameters among k machines, each with a worker and a server, so that
 the busiest machine moves the fewest parameters per step.
 
 --out writes a data shard per machine, assignment.txt for psidecar score, and
-placement.json for proxy and up.
-
---stream is for data larger than memory: the input, which may also be a
-directory of shards, is read several times, and tables and buffers stay within
---memory.`,
+placement.json for proxy and up.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.stream.on {
-				return f.runStream(cmd, e)
-			}
-			// Flags of --stream without it are a mistake, not a wish that can be ignored.
-			if err := f.stream.unused(cmd); err != nil {
-				return err
-			}
 			return f.run(cmd.Context(), e)
 		},
 	}
@@ -70,21 +56,17 @@ directory of shards, is read several times, and tables and buffers stay within
 	flags.DurationVar(&f.budget, "time-budget", 0, "time limit for best, for example 30s")
 	flags.StringVar(&f.from, "from", "", "with best: assignment.txt of an earlier run on the same data before samples were appended; most old samples keep their machine")
 	flags.Float64Var(&f.moveAtMost, "move-at-most", 10, "with --from: maximum percentage of old samples that may move")
-	flags.StringVar(&f.resume, "resume", "", "with best: state file, saved every 5 s; if it exists, resume from it, or improve the result of a finished run")
 	flags.Int64Var(&f.theta, "theta", 0, "maximum number of parameters (bytes, with --rules) used by a machine as a worker; 0: unlimited")
 	flags.Float64SliceVar(&f.capacity, "capacity", nil, "relative share of samples per machine: k numbers")
 	flags.Float64SliceVar(&f.speed, "link-speed", nil, "relative link speed per machine: k numbers")
-	flags.StringVar(&f.rules, "rules", "", "rules file with lines of the form: feature ID [bytes=N] [group=NAME] [machine=I], or sample NUMBER [weight=N] [machine=I]")
+	flags.StringVar(&f.rules, "rules", "", "file with weights, with lines of the form: feature ID bytes=N, or sample NUMBER weight=N")
 	flags.IntVar(&f.hashBins, "hash-bins", 0, "hash every row to this many features first; 0: disabled")
 	flags.IntVar(&f.hashBits, "hash-bits", prerun.DefaultHashBits, "bits per hashed feature")
 	flags.StringVar(&f.hashScheme, "hash-scheme", "oph", "hashing scheme: oph for sets, bcws for weights")
 	flags.StringVar(&f.keyMap, "key-map", "identity", "mapping of feature IDs to PS-lite keys: identity, spread or file:PATH")
 	flags.IntSliceVar(&f.servers, "server-ranks", nil, "PS-lite rank of each machine's server: k numbers (default 0,1,...)")
 	flags.StringVar(&f.out, "out", "", "output directory for shards, assignment.txt and placement.json")
-	flags.StringVar(&f.plot, "plot", "", "output file for a PNG plot of the traffic per machine")
 	flags.BoolVar(&f.json, "json", false, "print JSON, one object per algorithm")
-	f.machines.register(flags)
-	f.stream.register(flags)
 	return cmd
 }
 
@@ -109,6 +91,12 @@ func (f *partitionFlags) check() error {
 			return cli.Usagef("--%s has %d numbers: want one for each of %d machines", name, list, f.k)
 		}
 	}
+	// Written so that NaN fails.
+	for name, list := range map[string][]float64{"capacity": f.capacity, "link-speed": f.speed} {
+		if slices.ContainsFunc(list, func(n float64) bool { return !(n > 0) }) {
+			return cli.Usagef("--%s %v: want positive numbers", name, list)
+		}
+	}
 	// A permutation of 0 to k-1, as PS-lite assigns ranks.
 	if ranks := slices.Sorted(slices.Values(f.servers)); slices.ContainsFunc(ranks, func(r int) bool { return r < 0 || r >= f.k }) || len(slices.Compact(ranks)) != len(f.servers) {
 		return cli.Usagef("--server-ranks %v: want each of 0 to %d once", f.servers, f.k-1)
@@ -128,8 +116,6 @@ func (f *partitionFlags) checkFrom() error {
 	switch {
 	case f.from != "" && (f.all || f.algorithm != "best"):
 		return cli.Usagef("--from is for --algorithm best only")
-	case f.resume != "" && (f.all || f.algorithm != "best"):
-		return cli.Usagef("--resume is for --algorithm best only")
 	// Written so that NaN fails.
 	case !(f.moveAtMost >= 0 && f.moveAtMost <= 100):
 		return cli.Usagef("--move-at-most %g: want a percentage, 0 to 100", f.moveAtMost)
@@ -140,7 +126,7 @@ func (f *partitionFlags) checkFrom() error {
 // run does the work and prints the reports when all of it is done; it can be interrupted
 // through ctx.
 func (f *partitionFlags) run(ctx context.Context, e env) error {
-	t, err := f.task(ctx, e)
+	t, err := f.task(e)
 	if err != nil {
 		return err
 	}
@@ -162,31 +148,19 @@ func (f *partitionFlags) run(ctx context.Context, e env) error {
 	return nil
 }
 
-// task returns the task that the flags describe. It may ask a planner, but reads no data yet.
-// What --link-speed and --capacity say takes precedence over what the planner knows.
-func (f *partitionFlags) task(ctx context.Context, e env) (*prerun.Task, error) {
+// task returns the task that the flags describe. It reads no data yet.
+func (f *partitionFlags) task(e env) (*prerun.Task, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
 	t := &prerun.Task{
 		K: f.k, Seed: f.seed, Theta: f.theta, Capacity: f.capacity, Speed: f.speed, Budget: f.budget,
-		Rules: f.rules, From: f.from, MoveAtMost: f.moveAtMost / 100, Resume: f.resume, Plot: f.plot,
+		Rules: f.rules, From: f.from, MoveAtMost: f.moveAtMost / 100,
 		Progress: func(what string) func(float64) { return cli.NewProgress(e.bareErr, what) },
 	}
 	var err error
 	if t.Algorithms, err = prerun.FindAlgorithms(f.algorithm, f.all); err != nil {
 		return nil, cli.Usagef("--algorithm: %w", err)
-	}
-	speed, capacity, err := f.machines.ask(ctx, f.k)
-	if err != nil {
-		return nil, err
-	}
-	// What the user says about machines overrides what the planner has measured.
-	if len(t.Speed) == 0 {
-		t.Speed = speed
-	}
-	if len(t.Capacity) == 0 {
-		t.Capacity = capacity
 	}
 	// Checked before the data is read: a wrong key map would otherwise show at the very end.
 	if t.Output, err = f.output(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/prerun"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestPartitionFromEarlier divides data, adds rows and goes on from the assignment.
@@ -17,15 +18,10 @@ func TestPartitionFromEarlier(t *testing.T) {
 	if code, _, stderr := runTest(t, nil, "partition", "--input", data, "-k", "4", "--out", out); code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	text, err := os.ReadFile(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile(data))(t)
 	more := filepath.Join(t.TempDir(), "more.libsvm")
 	rows := strings.Repeat("1 100:1 101:1 777:1\n1 200:1 201:1\n", 2)
-	if err := os.WriteFile(more, append(text, rows...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(more, append(text, rows...), 0o600))
 	args := []string{"partition", "--input", more, "-k", "4", "--from", filepath.Join(out, "assignment.txt")}
 	code, stdout, stderr := runTest(t, nil, append(args, "--json")...)
 	var r prerun.Report
@@ -50,9 +46,7 @@ func TestPartitionFromErrors(t *testing.T) {
 	for i := range 100 {
 		fmt.Fprintln(&lines, i%4)
 	}
-	if err := os.WriteFile(earlier, []byte(lines.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(earlier, []byte(lines.String()), 0o600))
 	for _, tc := range []struct {
 		name string
 		args []string
@@ -64,56 +58,10 @@ func TestPartitionFromErrors(t *testing.T) {
 		{"no such file", []string{"-k", "4", "--from", "/nonexistent"}, 1, "opening --from: open /nonexistent"},
 		{"another algorithm", []string{"-k", "4", "--from", earlier, "--algorithm", "tsh1"}, 2, "--from is for --algorithm best only"},
 		{"no percentage", []string{"-k", "4", "--from", earlier, "--move-at-most", "101"}, 2, "--move-at-most 101: want a percentage"},
-		{"streamed", []string{"-k", "4", "--from", earlier, "--stream"}, 2, "--from is not for --stream"},
 	} {
 		code, stdout, stderr := runTest(t, nil, append([]string{"partition", "--input", data}, tc.args...)...)
 		if code != tc.code || !strings.Contains(stderr, tc.want) || stdout != "" {
 			t.Errorf("%s: exit code %d (want %d), stdout %q, stderr %q (want %q in it)", tc.name, code, tc.code, stdout, stderr, tc.want)
-		}
-	}
-}
-
-func TestPartitionResume(t *testing.T) {
-	data, state := topicData(t, 80, 4), filepath.Join(t.TempDir(), "state")
-	args := []string{"partition", "--input", data, "-k", "4", "--resume", state}
-	var most int64
-	for round := range 3 {
-		code, stdout, stderr := runTest(t, nil, append(args, "--json")...)
-		var r prerun.Report
-		if err := json.Unmarshal([]byte(stdout), &r); code != 0 || err != nil {
-			t.Fatalf("round %d: exit code %d, %v: %s", round, code, err, stderr)
-		}
-		if round > 0 && r.Traffic.Max > most {
-			t.Errorf("round %d: the busiest machine moves %d, before %d", round, r.Traffic.Max, most)
-		}
-		most = r.Traffic.Max
-	}
-	whole, err := os.ReadFile(state)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct {
-		name string
-		text []byte
-		args []string
-		code int
-		want string
-	}{
-		{"another k", whole, []string{"-k", "3"}, 1, "the state belongs to another run: among 4 machines, not 3; remove it to start over"},
-		{"another seed", whole, []string{"-k", "4", "--seed", "7"}, 1, "another seed"},
-		{"cut short", whole[:len(whole)-9], []string{"-k", "4"}, 1, "state is damaged: its size"},
-		{"no state", []byte("1 1:1\n"), []string{"-k", "4"}, 1, "state is not the state of a partition"},
-		{"another algorithm", whole, []string{"-k", "4", "--algorithm", "tsh1"}, 2, "--resume is for --algorithm best only"},
-	} {
-		if err := os.WriteFile(state, tc.text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		code, stdout, stderr := runTest(t, nil, append([]string{"partition", "--input", data, "--resume", state}, tc.args...)...)
-		if code != tc.code || !strings.Contains(stderr, tc.want) || stdout != "" {
-			t.Errorf("%s: exit code %d (want %d), stdout %q, stderr %q (want %q in it)", tc.name, code, tc.code, stdout, stderr, tc.want)
-		}
-		if kept, err := os.ReadFile(state); err != nil || string(kept) != string(tc.text) {
-			t.Errorf("%s: the file was changed, %v", tc.name, err)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/client"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -21,7 +21,7 @@ type planFlags struct {
 // addFlags adds the flags.
 func (f *planFlags) addFlags(cmd *cobra.Command) {
 	f.planner.addFlags(cmd, client.LocalPlanner, "host:port of the planner, or unix:PATH; local: "+client.PlannerSocket+" if it exists, otherwise "+client.PlannerAddress)
-	cmd.Flags().StringVar(&f.job, "job", "", "job, given by its scheduler's host:port; may be omitted if there is only one")
+	cmd.Flags().StringVar(&f.job, "job", "", "job, by name or scheduler host:port; may be omitted if there is only one")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
 }
 
@@ -55,7 +55,7 @@ savings; apply a proposed plan; roll back the newest plan. A planner without
 // newRestoreCommand returns psidecar restore. It is an action like those of psidecar plan, with
 // a verb of its own because scripts that save models call it.
 func newRestoreCommand(e env) *cobra.Command {
-	return newActCommand(e, "restore", "Move all keys of a job home, for example before a server saves its model", api.ActRequest_RESTORE)
+	return newActCommand(e, "restore", "Move all keys of a job home and wait until they are there, for example before a server saves its model", api.ActRequest_RESTORE)
 }
 
 // newPlanShowCommand returns psidecar plan show.
@@ -91,7 +91,7 @@ func newPlanShowCommand(e env) *cobra.Command {
 // newActCommand returns a verb by that name which has the planner do action. The planner only
 // begins a plan and answers at once; the proxies carry it out. The answer says how many keys
 // have to move. With --wait the command blocks until all have, and fails if some have not by
-// then.
+// then. Restore blocks in any case: what is saved after it must not have a key elsewhere.
 func newActCommand(e env, name, short string, action api.ActRequest_Action) *cobra.Command {
 	var f planFlags
 	var epoch uint64
@@ -109,8 +109,8 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 				// A plan without keys to move is done as soon as it is made, and has nothing to
 				// wait for.
 				done := acted.GetKeys() == 0
-				if wait > 0 && !done {
-					if err := client.AwaitEpoch(ctx, c, f.job, acted.GetEpoch(), wait); err != nil {
+				if wait != 0 {
+					if err := client.AwaitEpoch(ctx, c, f.job, acted.GetEpoch(), wait, e.stderr); err != nil {
 						return err
 					}
 					done = true
@@ -133,7 +133,11 @@ func newActCommand(e env, name, short string, action api.ActRequest_Action) *cob
 	if action == api.ActRequest_APPLY {
 		cmd.Flags().Uint64Var(&epoch, "epoch", 0, "epoch of the proposed plan; 0: the newest")
 	}
-	if action != api.ActRequest_FORGET {
+	switch action {
+	case api.ActRequest_FORGET:
+	case api.ActRequest_RESTORE:
+		cmd.Flags().DurationVar(&wait, "wait", -1, "wait up to this long until all keys are at home, and fail if some are not; 0: do not wait; negative: without limit")
+	default:
 		cmd.Flags().DurationVar(&wait, "wait", 0, "wait up to this long until all keys have moved, and fail if some have not")
 	}
 	return cmd

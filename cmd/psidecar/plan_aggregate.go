@@ -7,9 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/client"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // newPlanAggregateCommand returns psidecar plan aggregate with the verbs below it.
@@ -74,7 +74,7 @@ would need a different job.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&at, "agent", client.PlannerURL, "URL of the planner's or an agent's HTTP endpoint")
-	flags.StringVar(&q.Job, "job", "", "job, given by its scheduler's host:port; may be omitted if there is only one")
+	flags.StringVar(&q.Job, "job", "", "job, by name or scheduler host:port; may be omitted if there is only one")
 	flags.IntVar(&q.Blocks, "blocks", 64, "number of key blocks to analyze; adjacent blocks with similar use are shown as one range")
 	flags.IntVar(&q.Machines, "machines", 0, "compute for this number of machines with workers; 0: the machines of the job")
 	flags.IntVar(&q.Each, "each", 1, "with --machines: workers per machine")

@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/client"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
@@ -30,7 +30,7 @@ func (f *sumsChange) span() (*measure.KeyRange, error) {
 // still not sum, for want of --handler add.
 func (f *sumsChange) changeSums(ctx context.Context, e env, edit func([]measure.SumRule) ([]measure.SumRule, error)) error {
 	if f.job == "" {
-		return cli.Usagef("--job: want the job's scheduler, host:port")
+		return errNoJob
 	}
 	change := client.SumsChange{ChangeOptions: f.options(), Edit: edit}
 	return f.run(ctx, e, &change, "; the aggregate line of psidecar status shows where it is in effect")

@@ -11,10 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/internal/recording"
-	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // sparselyUsed writes a recording of two workers that each push keys 0 to 9 in each of 100
@@ -22,10 +23,7 @@ import (
 func sparselyUsed(t *testing.T) string {
 	t.Helper()
 	var file bytes.Buffer
-	w, err := recording.NewWriter(&file, recording.Header{Host: "host-0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(recording.NewWriter(&file, recording.Header{Host: "host-0"}))(t)
 	for step := range uint64(100) {
 		for worker, name := range []string{"worker0", "worker1"} {
 			keys := []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1000 + step*10 + uint64(worker)*5}
@@ -37,13 +35,9 @@ func sparselyUsed(t *testing.T) string {
 			}
 		}
 	}
-	if _, err := w.Close(12e9, 0); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(w.Close(12e9, 0))(t)
 	path := filepath.Join(t.TempDir(), "job.psr")
-	if err := os.WriteFile(path, file.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, file.Bytes(), 0o644))
 	return path
 }
 
@@ -120,10 +114,7 @@ func TestAggregateApply(t *testing.T) {
 		if code != tc.code || !strings.Contains(stdout+stderr, tc.want) {
 			t.Errorf("%s: exit code %d, %q; want %d, %q", tc.args, code, stdout+stderr, tc.code, tc.want)
 		}
-		d, err := c.Codecs().Describe(t.Context(), &api.DescribeRulesRequest{Job: job})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := require.Value(c.Codecs().Describe(t.Context(), &api.DescribeRulesRequest{Job: job}))(t)
 		got := ""
 		if len(d.GetRules().GetSums()) > 0 {
 			got = d.GetRules().GetSums()[0].GetRules()

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/client"
 	"github.com/psidecar/psidecar/planner/api"
 )
 
@@ -27,10 +27,14 @@ type ruleChange struct {
 	setting, ahead bool
 }
 
+// errNoJob is what a change says that names no job.
+var errNoJob = cli.Usagef("--job: name the job, as psidecar status does, or its scheduler's host:port")
+
 // addFlags adds the flags.
 func (f *ruleChange) addFlags(cmd *cobra.Command) {
 	f.planFlags.addFlags(cmd)
 	flags := cmd.Flags()
+	flags.Lookup("job").Usage = "job, by name or scheduler host:port"
 	flags.StringVar(&f.keys, "keys", "", "only these keys, as FIRST-LAST, inclusive (default: all)")
 	flags.BoolVar(&f.act, "act", false, "apply the change (default: dry run)")
 	flags.DurationVar(&f.wait, "wait", 5*time.Second, "with --act: how long to wait until all following proxies have accepted the rules")

@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/client"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/daemon"
@@ -76,7 +76,7 @@ list in the format of ` + daemon.RulesKey + ` in the proxies' configuration file
 			case err != nil:
 				return err
 			case f.job == "":
-				return cli.Usagef("--job: want the job's scheduler, host:port")
+				return errNoJob
 			// Each of these says all of what is to be set.
 			case off && len(own) > 0 || file != "" && (off || len(own) > 0 || f.keys != ""):
 				return cli.Usagef("--off, --file and the codecs' flags exclude each other")
@@ -126,7 +126,7 @@ func newCodecsClearCommand(e env) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.job == "" {
-				return cli.Usagef("--job: want the job's scheduler, host:port")
+				return errNoJob
 			}
 			return f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
 				// Without keys all rules of the job go.
@@ -162,7 +162,7 @@ to all of the job's keys and replaces all of its rules.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case f.job == "":
-				return cli.Usagef("--job: want the job's scheduler, host:port")
+				return errNoJob
 			case steps < 1:
 				return cli.Usagef("--steps %d: want 1 or more", steps)
 			}

@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/client"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -13,15 +12,14 @@ import (
 	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Rules are set, changed for some keys and dropped, with --act only, and a new
 // planner on the same store has them.
 func TestPlanCodecs(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(file, []byte("- threshold: 0.95\n  layers: [0-9, 10-19]\n- unchanged: true\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("- threshold: 0.95\n  layers: [0-9, 10-19]\n- unchanged: true\n"), 0o600))
 	c, address := startPlanner(t, plannerFlags{Settings: planner.Settings{Store: filepath.Join(t.TempDir(), "plans.db")}})
 	const job = "198.18.0.1:9000"
 	for _, tc := range []struct {
@@ -58,10 +56,7 @@ func TestPlanCodecs(t *testing.T) {
 		if code != tc.code || !strings.Contains(stdout+stderr, tc.want) {
 			t.Errorf("%s: exit code %d, %q %q; want %d, %q", tc.args, code, stdout, stderr, tc.code, tc.want)
 		}
-		d, err := c.Codecs().Describe(t.Context(), &api.DescribeRulesRequest{Job: job})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := require.Value(c.Codecs().Describe(t.Context(), &api.DescribeRulesRequest{Job: job}))(t)
 		got := ""
 		if len(d.GetRules().GetJobs()) > 0 {
 			got = d.GetRules().GetJobs()[0].GetRules()
@@ -84,14 +79,10 @@ func TestPlanCodecsForUnknownJob(t *testing.T) {
 	c, address := startPlanner(t, plannerFlags{})
 	const job = "198.18.0.1:9000"
 	followAs(t, address, &api.CodecReport{Host: "host-0", Version: 1 << 40, Measures: []*api.Measure{{Job: job, Measure: measure.Carry}}})
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if d, err := c.Codecs().Describe(t.Context(), &api.DescribeRulesRequest{}); err == nil && len(d.GetJobs()) == 1 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the planner does not take the proxy's report")
-		}
-	}
+	require.Eventually(t, "the planner takes the proxy's report", func() bool {
+		d, err := c.Codecs().Describe(t.Context(), &api.DescribeRulesRequest{})
+		return err == nil && len(d.GetJobs()) == 1
+	})
 	set := func(job string, more ...string) (int, string) {
 		args := append([]string{"plan", "codecs", "set", "--planner", address, "--threshold", "0.9", "--act", "--job", job}, more...)
 		code, stdout, stderr := runTest(t, nil, args...)
@@ -115,16 +106,11 @@ func TestPlanCodecsForUnknownJob(t *testing.T) {
 // followAs is a proxy that follows a planner and says so much, until the test ends.
 func followAs(t *testing.T, planner string, report *api.CodecReport) {
 	t.Helper()
-	conn, err := grpc.NewClient(planner, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := require.Value(grpc.NewClient(planner, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { conn.Close() })
 	stream, err := api.NewCodecsClient(conn).Follow(t.Context())
 	if err == nil {
 		err = stream.Send(report)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }

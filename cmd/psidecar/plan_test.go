@@ -4,13 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner"
@@ -18,7 +15,7 @@ import (
 	"github.com/psidecar/psidecar/planner/live"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
-	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // startedPlanner is a planner that runs.
@@ -36,14 +33,8 @@ func startPlanner(t *testing.T, f plannerFlags) (*startedPlanner, string) {
 		f.Live = live.DefaultOptions
 	}
 	var ports cli.Ports
-	o, err := f.open(t.Context(), "--", &ports)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := planner.New(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := require.Value(f.open(t.Context(), "--", &ports))(t)
+	p := require.Value(planner.New(t.Context(), o))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
@@ -54,9 +45,6 @@ func startPlanner(t *testing.T, f plannerFlags) (*startedPlanner, string) {
 		}
 		ports.Close()
 	})
-	for p.Plans() == nil && len(ended) == 0 {
-		time.Sleep(time.Millisecond)
-	}
 	return &startedPlanner{p, o}, o.Reports.Addr().String()
 }
 
@@ -67,9 +55,7 @@ func TestPlanCommands(t *testing.T) {
 		Targets: []plan.Range{{Keys: plan.Keys{First: 7, Last: 9}, Owner: 1}},
 		Hosts:   []*api.HostLoad{{Host: "a", Before: 1000, Predicted: 600}, {Host: "b", Before: 200, Predicted: 600}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, tc := range []struct {
 		args []string
 		code int
@@ -98,19 +84,28 @@ func TestPlanCommands(t *testing.T) {
 	}
 }
 
-// A planner does not begin with a store that is damaged.
-func TestDamagedStore(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "plans.db")
-	kept, err := store.OpenFile(path)
-	if err != nil {
+// restore waits until all keys are at home. If it must not wait any longer it says which server has
+// keys, and who would have to move them.
+func TestRestoreSaysWhatStandsInTheWay(t *testing.T) {
+	c, address := startPlanner(t, plannerFlags{Settings: planner.Settings{Store: filepath.Join(t.TempDir(), "plans.db")}})
+	const job = "198.18.0.1:9000"
+	if _, err := c.Plans().Propose(t.Context(), plans.Proposal{Job: job, Servers: 2, Targets: []plan.Range{{Keys: plan.Keys{First: 7, Last: 9}, Owner: 1}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(kept.Write(t.Context(), []store.Entry{{Name: "a", Value: []byte("1")}}), kept.Close(), os.Truncate(path, 5000)); err != nil {
-		t.Fatal(err)
+	record := func(from, to int32) {
+		t.Helper()
+		require.Value(c.Plans().Record(t.Context(), &api.RecordRequest{Job: job, From: from, To: to, First: []uint64{7}, Last: []uint64{9}}))(t)
 	}
-	code, _, stderr := runTest(t, nil, "planner", "--listen", "127.0.0.1:0", "--http", "", "--store", path)
-	if code != 1 || !strings.Contains(stderr, "store "+path+" is damaged") || !strings.Contains(stderr, "move it away") {
-		t.Errorf("exit code %d, %q", code, stderr)
+	record(0, 1)
+	code, stdout, stderr := runTest(t, nil, "restore", "--wait", "300ms", "--planner", address)
+	if want := "0 of 3 keys have moved; server 1 still has 3 keys, such as 7, no connected proxy moves them"; code != 1 || !strings.Contains(stderr, "epoch 2, 0s: "+want) || !strings.Contains(stderr, "epoch 2 is not done: "+want) {
+		t.Errorf("exit code %d, %q %q; want %q", code, stdout, stderr, want)
+	}
+	record(1, 0)
+	// It begins again, with nothing left to move.
+	code, stdout, stderr = runTest(t, nil, "restore", "--planner", address)
+	if want := "epoch 3: 0 keys, done"; code != 0 || !strings.Contains(stdout, want) {
+		t.Errorf("exit code %d, %q %q; want %q", code, stdout, stderr, want)
 	}
 }
 
@@ -140,14 +135,9 @@ func checkShown(t *testing.T, address string) {
 }
 
 func TestPlanWithoutPlanner(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Close())
 	code, _, stderr := runTest(t, nil, "plan", "show", "--planner", address)
 	if code != 1 || !strings.Contains(stderr, "planner "+address) {
 		t.Errorf("exit code %d, %q", code, stderr)

@@ -8,12 +8,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/agent/daemon"
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/client"
 	"github.com/psidecar/psidecar/internal/health"
 	"github.com/psidecar/psidecar/internal/identity"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner"
 	"github.com/psidecar/psidecar/planner/live"
 )
@@ -32,9 +31,7 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Listen, prefix+"listen", "127.0.0.1:9811", "listen address for agents' reports and proxies")
 	flags.StringVar(&f.HTTP, prefix+"http", "127.0.0.1:9812", "listen address of the planner's web page and API; empty: disabled")
-	flags.StringVar(&f.Store, prefix+"store", "", "file that stores plans, or kubernetes[:NAMESPACE] to store them in Kubernetes objects; empty: no store, plans are proposed but never carried out")
-	flags.StringVar(&f.Lease, prefix+"lease", "psidecar-planner", "with "+prefix+"store kubernetes: name of the Lease for leader election, and prefix of the object names")
-	flags.StringVar(&f.Advertise, prefix+"advertise", "", "with "+prefix+"store kubernetes: IP address at which other planners reach this one; while it is the leader, they redirect clients to it")
+	flags.StringVar(&f.Store, prefix+"store", "", "file that stores plans; empty: no store, plans are proposed but never carried out")
 	flags.StringVar(&f.tls.CA, prefix+"tls-ca", "", "PEM file with the CA certificates for agents and other clients; with it --"+prefix+"listen accepts only TLS")
 	flags.StringVar(&f.tls.Cert, prefix+"tls-cert", "", "PEM file with the planner's certificate, reloaded when it changes")
 	flags.StringVar(&f.tls.Key, prefix+"tls-key", "", "PEM file with the private key of the certificate")
@@ -48,8 +45,8 @@ func (f *plannerFlags) planning(cmd *cobra.Command, prefix string) {
 	flags.DurationVar(&f.Live.Every, prefix+"decide-every", f.Live.Every, "interval between decisions about moves")
 }
 
-// newPlannerCommand returns psidecar planner, which runs until it gets a signal, loses the lead
-// or a part of it fails. It needs no privileges.
+// newPlannerCommand returns psidecar planner, which runs until it gets a signal or a part of it
+// fails. It needs no privileges.
 func newPlannerCommand(e env) *cobra.Command {
 	var f plannerFlags
 	cmd := &cobra.Command{
@@ -61,13 +58,8 @@ The planner plans key placement so that the busiest host moves the fewest bytes;
 psidecar plan show shows the proposed moves. With --store, proxies that run with
 --act can carry out a plan (psidecar plan apply); with --act, all plans are.
 
-With --store kubernetes, several planners may run. The holder of the Lease
-serves; if it exits, another one takes over within 15 seconds. Standby planners
-redirect clients to the leader's address (--advertise); if it is unknown, they
-respond that they do not serve and are not ready (/readyz). The planner needs
-permission to get, create and update the Lease, and to get, list, create, update
-and delete ConfigMaps, in the namespace (default: that of this pod or of the
-kubeconfig).
+One planner serves all hosts. While it is away jobs go on with the last plan, and
+if its store is lost, the proxies teach it where the keys of running jobs are.
 
 Without --tls-ca, --tls-cert and --tls-key, --listen must be on loopback, where
 root, the planner's user and --admin-uid may report and make changes, and others
@@ -86,7 +78,6 @@ deploy/SECURITY.md describes the permissions.`,
 	f.planning(cmd, "")
 	addNames(cmd, &f.HTTPNames)
 	addKeyNames(cmd, &f.KeyNames)
-	addNamesSocket(cmd, &f.NamesSocket, plannerNamesSocket)
 	cmd.Flags().BoolVar(&f.Insecure, "insecure", false, "give everyone who can reach --listen full access, without certificates")
 	addUsers(cmd, &f.Users)
 	return cmd
@@ -122,6 +113,5 @@ func (f *plannerFlags) open(ctx context.Context, flag string, ports *cli.Ports) 
 	if err != nil {
 		return planner.Options{}, err
 	}
-	f.Cluster = daemon.FindCluster
 	return f.OpenOptions(ctx, flag, planner.Options{Version: version, Identity: own, Names: f.called}, ports)
 }

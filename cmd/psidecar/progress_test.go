@@ -22,17 +22,9 @@ func terminal(t *testing.T) (screen, file *os.File) {
 	}
 	t.Cleanup(func() { screen.Close() })
 	fd := int(screen.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	number := require.Value(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
+	file = require.Value(os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	return screen, file
 }
 
@@ -55,9 +47,7 @@ func TestProgressOnATerminal(t *testing.T) {
 		stderr: file,
 		lookup: func(string) (string, bool) { return "", false },
 	})
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, file.Close())
 	text := <-shown
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, text)

@@ -12,7 +12,7 @@ import (
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/daemon"
@@ -21,6 +21,7 @@ import (
 // proxyFlags are the flags of psidecar proxy and of psidecar up, which has a proxy in it.
 type proxyFlags struct {
 	daemon.Settings
+	save    string        // the intention, in a word; see applySave
 	planner plannerLink   // whose rules and plans are followed; without an address: none
 	http    string        // of state and metrics; empty: none
 	names   []string      // for http
@@ -37,6 +38,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.Forward, "forward", nil, "LISTEN=DEST: forward connections to host:port LISTEN to host:port DEST; may be repeated")
 	flags.StringSliceVar(&f.Mesh, "mesh-listen", nil, "listen address for proxies on other hosts (default: --mesh-port on all addresses)")
 	flags.Uint16Var(&f.MeshPort, "mesh-port", 9814, "port on which proxies on other hosts listen; 0: always connect directly")
+	flags.StringVar(&f.save, "save", "", "what to send less of: none (relay only), lossless, or a share such as 0.95 or 0.99: hold back that share of each push until it adds up, with safe defaults (needs servers that add or step by gradients) (default: as --codec and the other codec flags say)")
 	flags.StringSliceVar(&f.Codecs, "codec", []string{daemon.AutoCodec}, "codec, if the peer proxy supports it: compact encodes all messages; auto encodes only where that makes the job faster: where it saves more time on the link than it takes; none disables encoding")
 	flags.StringSliceVar(&f.Allow, "mesh-allow", nil, "additional CIDRs that other proxies may reach through this one, besides the address to which they connect")
 	flags.StringSliceVar(&f.Ports, "mesh-ports", nil, "additional ports of this host (8000, 7000-7999, any) that other proxies may reach through this one, besides the listening ports of jobs that the agent finds; required without an intercepting agent")
@@ -45,8 +47,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.StringVar(&f.TLS.CA, "tls-ca", "", "PEM file with the CA certificates for peers")
 	flags.StringSliceVar(&f.TLS.Peers, "tls-peer", nil, "patterns (*, ?, [a-z]) that the DNS names or URIs of peers' certificates must match; such certificates need no role (default: any certificate with the proxy role, see psidecar certs)")
 	flags.BoolVar(&f.Insecure, "insecure", false, "allow links to and from other hosts without TLS; in psidecar up, also give everyone who can reach the planner full access")
-	flags.BoolVar(&f.OldInsecure, "insecure-mesh", false, "deprecated: use --insecure")
-	flags.StringVar(&f.control, "control-socket", controlSocket, "Unix socket over which root, this process's user and --admin-uid change codec rules and try codecs, and in psidecar up set key names (psidecar names set); relative to --state-dir unless absolute; empty: disabled")
+	flags.StringVar(&f.control, "control-socket", controlSocket, "Unix socket over which root, this process's user and --admin-uid change codec rules and try codecs; relative to --state-dir unless absolute; empty: disabled")
 	addUsers(cmd, &f.users)
 	flags.BoolVar(&f.MeshOnly, "mesh-only", false, "refuse connections that would bypass the mesh because the peer has no proxy or no valid certificate, instead of connecting directly without TLS")
 	flags.DurationVar(&f.Retry, "no-proxy-retry", 10*time.Second, "how long to wait before a host without a proxy is tried again")
@@ -57,15 +58,14 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.IntVar(&f.Connections, "max-connections", 16384, "maximum number of connections carried at a time")
 	addRoutingFlags(cmd, &f.Routing)
 	flags.Int64Var(&f.Memory, "proxy-memory", 1<<30, "memory limit in bytes for large messages during encoding, decoding and routing, and for codec state (at most half of it), all connections together")
-	flags.StringVar(&f.Share, "share-pulls", daemon.ShareAuto, "send values that several workers of a host pull only once to that host, if both proxies support it: true, false, or auto, which disables it where answers are faster without, as on links as fast as memory; uses at most a quarter of --proxy-memory; with --spare-servers, true and auto also have spare servers leave out unchanged values, which uses another eighth")
+	flags.StringVar(&f.Share, "share-pulls", daemon.ShareAuto, "send values that several workers of a host pull only once to that host, if both proxies support it: true, false, or auto, which disables it where answers are faster without, as on links as fast as memory; uses at most a quarter of --proxy-memory")
 	// --share-pulls alone means true, as of a flag without values.
 	flags.Lookup("share-pulls").NoOptDefVal = "true"
 	flags.IntVar(&f.ShareLeast, "share-least", shared.Least, "minimum size in bytes of the values of a server's answer that --share-pulls sends once; a smaller one saves fewer bytes for the same processor time")
 	flags.StringVar(&f.Aggregate, "aggregate", daemon.AggregateNone, "sum the pushes of this host's workers to a server before they leave, for servers that add each push immediately (--handler add, or detected with --allow-probe): host, while the links to the server are busy; auto, like host, but not for jobs whose pushes are answered faster without; asked, for jobs for which the planner (psidecar plan aggregate apply) or the owner (psidecar.io/aggregate, PSIDECAR_AGGREGATE) requests it; none")
-	flags.DurationVar(&f.AggregateWait, "aggregate-wait", 0, "with --aggregate host, auto or asked: how long a push waits for those of the host's other workers; with --spare-servers, also a pull from a spare server")
+	flags.DurationVar(&f.AggregateWait, "aggregate-wait", 0, "with --aggregate host, auto or asked: how long a push waits for those of the host's other workers")
 	flags.IntVar(&f.AggregateLeast, "aggregate-least", aggregate.Least, "with --aggregate host, auto or asked: minimum size in bytes of values of pushes to a server that are summed; a smaller one saves fewer bytes for the same processor time")
 	f.Values.Register(flags)
-	flags.BoolVar(&f.Follow, "follow-codecs", true, "follow the planner's rules for values and sums (psidecar plan codecs, aggregate), which take precedence over flags and file, and its requests to try codecs")
 }
 
 // newProxyCommand returns psidecar proxy, which runs until it gets a signal, is replaced or a
@@ -88,6 +88,9 @@ of this host. SIGTERM starts a graceful shutdown: connections in use get --grace
 SIGUSR2 starts a successor from the binary at the proxy's path, which takes over.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.applySave(cmd.Flags()); err != nil {
+				return err
+			}
 			// Before anything is opened: it may execute the program anew.
 			e.carries()
 			e.log.StartBuffering()
@@ -95,9 +98,9 @@ SIGUSR2 starts a successor from the binary at the proxy's path, which takes over
 		},
 	}
 	f.relaying(cmd)
-	f.planner.addFlags(cmd, "", "host:port of the planner to follow: its codec rules (--follow-codecs), and with --act its plans")
+	f.planner.addFlags(cmd, "", "host:port of the planner to follow: its rules for values and sums (psidecar plan codecs, aggregate), which take precedence over flags and file, and with --act its plans")
 	cmd.Flags().StringVar(&f.Routing.Host, "host", "", "name of this host at the planner; must match the agent's (default: the hostname)")
-	cmd.Flags().BoolVar(&f.Outlive, "outlive", false, "let the agent hold duplicates of the job's connections, so that they survive a kill of this proxy, even without PS_RESEND; must be set on the proxies of all hosts; requires Linux 6.9 and --proxy-socket; excludes --act and --placement; see proxy/README.md for the cost and the exceptions")
+	cmd.Flags().BoolVar(&f.Outlive, "outlive", false, "let the agent hold duplicates of the job's connections, so that they survive a kill of this proxy, even without PS_RESEND; must be set on the proxies of all hosts; requires Linux 6.9 and --proxy-socket; excludes --act and --placement; see docs/troubleshooting.md for the cost and the exceptions")
 	cmd.Flags().StringVar(&f.socket, "proxy-socket", daemon.DefaultSocket, "Unix socket over which the agent hands over listeners; empty: none")
 	cmd.Flags().BoolVar(&f.replace, "replace", false, "replace the running proxy: wait until the agent has shut it down gracefully, and take over its connections; SIGUSR2 makes a running proxy start such a successor")
 	addNames(cmd, &f.names)
@@ -160,7 +163,7 @@ func (f *proxyFlags) carry(ctx context.Context, o daemon.Options, log prometheus
 		return err
 	}
 	// Names of keys are of no use to a proxy.
-	orders := f.orders(d.Proxy(), nil)
+	orders := control.NewServer(d.Proxy().ControlHandler(), f.users)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return next.Run(ctx) })
 	g.Go(func() error { return o.Proxy.Health.Watch(ctx) })
@@ -186,7 +189,5 @@ func addRoutingFlags(cmd *cobra.Command, f *daemon.RoutingSettings) {
 	flags.StringVar(&f.Handler, "handler", "", "effect of a push on the servers: add (store += value, immediately and without counting pushes), assign (store = value, always), or none (neither); with none, keys are never moved; with add, residuals of --threshold are pushed when a worker or proxy exits (default: unknown)")
 	flags.BoolVar(&f.Probe, "allow-probe", false, "detect the handler by pushing and pulling a scratch key at the end of the key space")
 	flags.StringVar(&f.Split, "split", daemon.SplitNone, "with --act: store values of 1 MiB or more in this many parts on as many servers, 2 to 16; auto chooses the number by measuring steps; for servers that add; must be the same on all hosts")
-	flags.BoolVar(&f.Spare, "spare-servers", false, "with --split: hosts with workers and without a server hold parts as well, in their proxies, so that a job with few servers is relieved too; such a value is lost with its host, or with --state-dir; must be the same on all hosts, from the job's start")
-	flags.Int64Var(&f.SpareLimit, "spare-limit", 4<<30, "with --spare-servers: limit in bytes of the file in which this host holds parts of one job")
 	flags.StringVar(&f.Dir, "state-dir", "/run/psidecar/state", "directory for state that must survive a kill of the proxy while keys are displaced; an agent creates it next to its --proxy-socket for --proxy-uid")
 }

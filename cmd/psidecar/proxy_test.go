@@ -8,7 +8,8 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestProxyRefusesWhatMakesNoSense(t *testing.T) {
@@ -19,7 +20,7 @@ func TestProxyRefusesWhatMakesNoSense(t *testing.T) {
 		"want auto, compact or none":     {"--codec", "zip"},
 		"go together":                    {"--tls-cert", "a.pem"},
 		"--tls-peer needs":               {"--tls-peer", "*.svc"},
-		"exclude each other":             {"--tls-cert", "a", "--tls-key", "b", "--tls-ca", "c", "--insecure-mesh"},
+		"exclude each other":             {"--tls-cert", "a", "--tls-key", "b", "--tls-ca", "c", "--insecure"},
 		"--mesh-allow":                   {"--mesh-allow", "10.0.0.0/99"},
 		"--max-connections":              {"--max-connections", "0"},
 		"refuse everything":              {"--mesh-port", "0", "--mesh-only"},
@@ -43,15 +44,10 @@ func TestProxyRefusesWhatMakesNoSense(t *testing.T) {
 // The command forwards to a server, shows the connection, and ends in order.
 func TestProxyCommand(t *testing.T) {
 	server, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer server.Close()
 	free := func() string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 		defer l.Close()
 		return l.Addr().String()
 	}
@@ -66,19 +62,12 @@ func TestProxyCommand(t *testing.T) {
 		})
 	}()
 	var c net.Conn
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if c, err = net.Dial("tcp", in); err == nil || time.Now().After(end) {
-			break
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.Await(t, "the proxy listens", func() (err error) {
+		c, err = net.Dial("tcp", in)
+		return err
+	})
 	defer c.Close()
-	s, err := server.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Value(server.Accept())(t)
 	defer s.Close()
 	c.Write([]byte("through the proxy"))
 	got := make([]byte, 17)

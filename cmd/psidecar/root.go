@@ -5,8 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os/exec"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/logs"
@@ -53,7 +58,7 @@ func run(ctx context.Context, e env) int {
 	// Deferred, so that the log is complete even if a command panics.
 	defer e.log.StopBuffering(logs.FlushWait)
 	root := newRootCommand(e)
-	root.SetArgs(e.args)
+	root.SetArgs(cli.HelpArgs(e.args))
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
@@ -63,9 +68,14 @@ func run(ctx context.Context, e env) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(e.log, "psidecar: %v\n", err)
+	text := cli.Plainly(err.Error())
+	if ctx.Err() != nil && strings.Contains(text, context.Canceled.Error()) {
+		text = "interrupted"
+	}
+	fmt.Fprintf(e.log, "psidecar: %s\n", text)
 	var usage cli.UsageError
-	if errors.As(err, &usage) {
+	// The command line is right where a file is missing that it names, or is a folder.
+	if errors.As(err, &usage) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EISDIR) && !errors.Is(err, exec.ErrNotFound) {
 		return 2
 	}
 	return 1
@@ -84,14 +94,17 @@ func newRootCommand(e env) *cobra.Command {
 		Version:       version,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.PersistentFlags().Bool(cli.HelpAll, false, "help with all flags")
 	root.PersistentFlags().String("config", "", "YAML file with flag values, keyed by flag name")
 	root.PersistentFlags().String("log-level", "info", "log level: debug, info, warn or error; logs go to standard error")
 	root.PersistentFlags().String("log-format", "text", "log format: text or json")
+	addRemoved(root)
 	root.SetFlagErrorFunc(cli.FlagError)
 	// Before every verb: flags from the environment and the file of --config first, as they
 	// include those of the logger. The variable names are checked last, with a logger to warn
 	// by.
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		names := given(cmd)
 		if err := cli.LoadFlags(cmd, e.lookup, daemon.RulesKey); err != nil {
 			return err
 		}
@@ -101,7 +114,7 @@ func newRootCommand(e env) *cobra.Command {
 		if e.environ != nil {
 			cli.WarnMisspelt(cmd, e.environ())
 		}
-		return nil
+		return errors.Join(checkNeeds(cmd, names), checkAddresses(cmd))
 	}
 	root.AddCommand(
 		newPartitionCommand(e),
@@ -132,7 +145,7 @@ func newRootCommand(e env) *cobra.Command {
 		newManCommand(e),
 	)
 	addExamples(root)
-	flagGroups.Show(root)
+	flagGroups.Show(root, slices.Contains(e.args, "--"+cli.HelpAll))
 	addCompletion(root)
 	for _, cmd := range root.Commands() {
 		cli.MarkUsageErrors(cmd)

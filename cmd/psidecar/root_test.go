@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // runTest runs one command line with the given environment variables and
@@ -25,9 +27,9 @@ func runTest(t *testing.T, vars map[string]string, args ...string) (code int, st
 
 func TestExitCodes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte("json: true\nno-such-flag: 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("json: true\nno-such-flag: 1\n"), 0o600))
+	removed := filepath.Join(t.TempDir(), "c.yaml")
+	require.NoError(t, os.WriteFile(removed, []byte("spare-servers: true\n"), 0o600))
 	for _, tc := range []struct {
 		name string
 		vars map[string]string
@@ -43,6 +45,11 @@ func TestExitCodes(t *testing.T) {
 		{"bad log level", nil, []string{"version", "--log-level", "loud"}, 2, "--log-level"},
 		{"no such config", nil, []string{"version", "--config", "/nonexistent"}, 1, "/nonexistent"},
 		{"unknown key in config", nil, []string{"version", "--config", file}, 2, "line 2"},
+		{"removed flag", nil, []string{"proxy", "--spare-servers"}, 2, "run the job with more servers"},
+		{"removed flag with a value", nil, []string{"up", "--spare-limit", "9"}, 2, "--spare-limit"},
+		{"variable of a removed flag", map[string]string{"PSIDECAR_SPARE_SERVERS": "true"}, []string{"version"}, 2, "run the job with more servers"},
+		{"removed flag in config", nil, []string{"version", "--config", removed}, 2, "run the job with more servers"},
+		{"removed flag of the planner", nil, []string{"planner", "--advertise", "192.0.2.1"}, 2, "run one planner"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, _, stderr := runTest(t, tc.vars, tc.args...)
@@ -55,9 +62,7 @@ func TestExitCodes(t *testing.T) {
 
 func TestFlagSources(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte("json: true\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("json: true\n"), 0o600))
 	isJSON := func(vars map[string]string, args ...string) bool {
 		t.Helper()
 		code, out, stderr := runTest(t, vars, append([]string{"version"}, args...)...)

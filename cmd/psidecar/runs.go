@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/client"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/client"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // newRunsCommand returns psidecar runs. It asks the page of a planner, as agents remember no
@@ -38,7 +38,7 @@ be compared. With --store they survive a restart of the planner.`,
 		},
 	}
 	cmd.Flags().StringVar(&planner, "planner-http", client.PlannerURL, "URL of the planner's HTTP endpoint")
-	cmd.Flags().StringVar(&job, "job", "", "only runs of this job, given by name or scheduler host:port (default: all)")
+	cmd.Flags().StringVar(&job, "job", "", "only runs of this job, by name or scheduler host:port (default: all)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/psidecar/psidecar/client"
+	"github.com/psidecar/psidecar/internal/client"
 	"github.com/psidecar/psidecar/internal/control"
 )
 

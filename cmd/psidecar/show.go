@@ -7,9 +7,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/psidecar/psidecar/agent"
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/client"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // newShowCommand returns psidecar show, which serves until it gets a signal. It needs no rights

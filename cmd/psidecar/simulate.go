@@ -2,8 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -13,12 +11,11 @@ import (
 	"github.com/psidecar/psidecar/planner/simulate"
 )
 
-// newSimulateCommand returns psidecar simulate, with psidecar simulate fleet below it. It runs
-// no job and asks nobody, except for --codecs with --proxy.
+// newSimulateCommand returns psidecar simulate. It runs no job and asks nobody, except for
+// --codecs with --proxy.
 func newSimulateCommand(e env) *cobra.Command {
 	var o simulate.RecordedOptions
 	var codecs codecAdvice
-	var plotFile string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "simulate RECORDING... | simulate --codecs CAPTURE",
@@ -45,10 +42,9 @@ With --codecs, codecs are tried instead: on a packet capture of the job, which
 unlike a recording contains the values, or live on the traffic of a proxy. The
 result is the remaining bytes of pushes and pulls, and the norm of the residual
 under a threshold, relative to the norm of one step's pushes.`,
-		Args: cobra.ArbitraryArgs, // recordings, although there is a command below
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			if codecs.wanted {
-				return codecs.compareCodecs(cmd.Context(), e, paths, plotFile, asJSON)
+				return codecs.compareCodecs(cmd.Context(), e, paths, asJSON)
 			}
 			if len(paths) == 0 {
 				// cobra cannot check this, as it depends on --codecs.
@@ -62,14 +58,6 @@ under a threshold, relative to the norm of one step's pushes.`,
 			if err != nil {
 				return err
 			}
-			// Before the report, so that nothing looks like success if the file cannot be
-			// written.
-			if plotFile != "" {
-				title := fmt.Sprintf("%s, %d machines", report.Job, report.Machines)
-				if err := cli.WriteFile("--plot", plotFile, func(w io.Writer) error { return simulate.Plot(w, title, report.Results) }); err != nil {
-					return err
-				}
-			}
 			if asJSON {
 				return json.NewEncoder(e.stdout).Encode(report)
 			}
@@ -77,7 +65,7 @@ under a threshold, relative to the norm of one step's pushes.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Job, "job", "", "job, given by its scheduler's host:port; may be omitted if there is only one")
+	f.StringVar(&o.Job, "job", "", "job, by name or scheduler host:port; may be omitted if there is only one")
 	f.StringSliceVar(&o.Strategies, "strategies", simulate.Strategies(), "strategies to simulate: "+strings.Join(simulate.Strategies(), ", "))
 	f.IntVar(&o.EpochSteps, "epoch-steps", 10, "number of worker steps after which keys may move")
 	f.Float64Var(&o.Horizon, "horizon", 200, "locality: number of steps within which a move must pay off")
@@ -87,8 +75,6 @@ under a threshold, relative to the norm of one step's pushes.`,
 	f.Uint64Var(&o.Seed, "seed", 1, "random seed")
 	f.DurationVar(&o.Wait, "aggregate-wait", 100*time.Millisecond, "how long a push waits for those of the host's other workers, as with psidecar proxy --aggregate-wait")
 	codecs.register(f)
-	f.StringVar(&plotFile, "plot", "", "output file for a PNG plot of the epochs or of the codecs")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.AddCommand(newSimulateFleetCommand(e))
 	return cmd
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/client"
 	"github.com/psidecar/psidecar/proxy/codec/advice"
 )
 
@@ -31,9 +31,8 @@ func (c *codecAdvice) register(f *pflag.FlagSet) {
 	f.IntVar(&c.seconds, "seconds", 10, "with --proxy: duration in seconds, 1 to 60")
 }
 
-// compareCodecs prints the report, after drawing it if plotFile is set. With --proxy it blocks
-// for --seconds, while the proxy tries the codecs.
-func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, plotFile string, asJSON bool) error {
+// compareCodecs prints the report. With --proxy it blocks for --seconds, while the proxy tries the codecs.
+func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, asJSON bool) error {
 	var report advice.Report
 	switch {
 	case c.proxy != "" && len(args) > 0, c.proxy == "" && len(args) != 1:
@@ -54,11 +53,6 @@ func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, p
 	default:
 		var err error
 		if report, err = advice.ReadCapture(args[0]); err != nil {
-			return err
-		}
-	}
-	if plotFile != "" {
-		if err := cli.WriteFile("--plot", plotFile, report.Plot); err != nil {
 			return err
 		}
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/psidecar/psidecar/client"
 	"github.com/psidecar/psidecar/internal/cli"
-	"github.com/psidecar/psidecar/page/draw"
+	"github.com/psidecar/psidecar/internal/client"
+	"github.com/psidecar/psidecar/internal/page/draw"
 )
 
 // top has the flags of the live view.
@@ -28,8 +28,9 @@ func newTopCommand(e env) *cobra.Command {
 		Use:   "top",
 		Short: "Watch jobs live in the terminal: rates, stalls, servers, workers and hosts",
 		Long: `Watch the jobs of an agent or a planner in the terminal: rates, stalls, the last
-hour, servers, workers and hosts. Select a job with the arrow keys; press q to
-quit. If standard output is not a terminal, print the state once.`,
+hour, servers, workers and hosts. Select a job with the arrow keys, scroll with
+page up and down, press s to sort, p to pause, ? for the keys and q to quit. If
+standard output is not a terminal, print the state once.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if t.every < 100*time.Millisecond {
@@ -48,7 +49,7 @@ quit. If standard output is not a terminal, print the state once.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&t.agent, "agent", client.AgentURL, "URL of the agent or planner")
-	flags.StringVar(&t.job, "job", "", "job to show in detail, given by its scheduler's host:port (default: the first running one)")
+	flags.StringVar(&t.job, "job", "", "job to show in detail, by name or scheduler host:port (default: the first running one)")
 	flags.DurationVar(&t.every, "every", 2*time.Second, "refresh interval")
 	flags.BoolVar(&t.once, "once", false, "print the state once and exit, even on a terminal")
 	return cmd
@@ -61,7 +62,7 @@ func (t *top) printOnce(ctx context.Context, e env) error {
 		return err
 	}
 	const wide = 160
-	return draw.Top(e.stdout, s, wide, 0, draw.NoColours)
+	return draw.Top(e.stdout, s, wide, draw.NoColours)
 }
 
 // fetch returns what a screen shows, asked from the agent or planner; job is the one of which

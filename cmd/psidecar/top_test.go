@@ -10,11 +10,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/page/draw"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -60,20 +58,11 @@ func openTerminal(t *testing.T) (terminal, other *os.File) {
 		require.Missing(t, "needs pseudoterminals: %v", err)
 	}
 	t.Cleanup(func() { other.Close() })
-	if err := unix.IoctlSetPointerInt(int(other.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(other.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.IoctlSetPointerInt(int(other.Fd()), unix.TIOCSPTLCK, 0))
+	n := require.Value(unix.IoctlGetInt(int(other.Fd()), unix.TIOCGPTN))(t)
+	terminal = require.Value(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { terminal.Close() })
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: 100}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: 100}))
 	return terminal, other
 }
 
@@ -98,29 +87,22 @@ func (s *seen) read(f *os.File) {
 
 func (s *seen) await(t *testing.T, what string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	require.Await(t, "the terminal shows "+what, func() error {
 		s.mu.Lock()
-		text := s.text.String()
-		s.mu.Unlock()
-		if strings.Contains(text, what) {
-			return
+		defer s.mu.Unlock()
+		if text := s.text.String(); !strings.Contains(text, what) {
+			return fmt.Errorf("it shows %q", text)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("the terminal does not show %q: %q", what, text)
-		}
-	}
+		return nil
+	})
 }
 
-// On a terminal the screen stays up to date, arrows turn to another job, q ends it
-// and the terminal is as before.
+// On a terminal the screen is shown, keys are read, q ends it and the terminal is as before.
 func TestTopLive(t *testing.T) {
 	terminal, other := openTerminal(t)
 	var shown seen
 	go shown.read(other)
-	before, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := require.Value(unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan int, 1)
@@ -131,24 +113,22 @@ func TestTopLive(t *testing.T) {
 	shown.await(t, "server0 of 10.0.0.2:9000")
 	send := func(keys string) {
 		t.Helper()
-		if _, err := other.WriteString(keys); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(other.WriteString(keys))(t)
 	}
-	send("\x1b[A")
-	shown.await(t, "server0 of 10.0.0.1:9000")
+	send("?")
+	shown.await(t, "scroll")
 	send("q")
 	if code := <-ended; code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	shown.await(t, draw.ScreenOff)
+	shown.await(t, "\x1b[?1049l")
 	after, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
 	if err != nil || after.Lflag != before.Lflag || after.Oflag != before.Oflag {
 		t.Errorf("the terminal's modes are %x %x, before they were %x %x (%v)", after.Lflag, after.Oflag, before.Lflag, before.Oflag, err)
 	}
 	shown.mu.Lock()
 	defer shown.mu.Unlock()
-	if text := shown.text.String(); strings.Contains(text, "\x1b[2J") || !strings.HasPrefix(text, draw.ScreenOn) {
+	if text := shown.text.String(); strings.Contains(text, "9000\x1b[2J") || !strings.Contains(text, "\x1b[?1049h") {
 		t.Errorf("a job's name works the terminal: %q", text)
 	}
 }

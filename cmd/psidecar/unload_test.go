@@ -19,28 +19,18 @@ import (
 func TestUnload(t *testing.T) {
 	require.Root(t)
 	require.BPF(t)
-	cgroup, err := os.MkdirTemp(require.CgroupV2(t), "psd-unload-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cgroup := require.Value(os.MkdirTemp(require.CgroupV2(t), "psd-unload-"))(t)
 	t.Cleanup(func() { os.Remove(cgroup) })
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "psidecar")
-	r, err := redirect.Open(redirect.Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(redirect.Open(redirect.Options{Dir: dir}))(t)
 	t.Cleanup(func() {
 		if err := unix.Unmount(parent, unix.MNT_DETACH); err != nil && err != unix.EINVAL { // it goes with what was in it
 			t.Error(err)
 		}
 	})
-	if _, err := r.Attach(cgroup, redirect.Policy{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(r.Attach(cgroup, redirect.Policy{}))(t)
+	require.NoError(t, r.Close())
 	unload := func(args ...string) string {
 		t.Helper()
 		var stdout, stderr bytes.Buffer
@@ -54,10 +44,8 @@ func TestUnload(t *testing.T) {
 		return stdout.String()
 	}
 	var report unloadReport
-	if err := json.Unmarshal([]byte(unload("--json")), &report); err != nil {
-		t.Fatal(err)
-	}
-	if len(report.Removed) != 13 || !strings.HasSuffix(report.Removed[0], "redirect4") { // 5 links, 8 maps
+	require.NoError(t, json.Unmarshal([]byte(unload("--json")), &report))
+	if len(report.Removed) != 14 || !strings.HasSuffix(report.Removed[0], "redirect4") { // 5 links, 9 maps
 		t.Errorf("removed %v", report.Removed)
 	}
 	if _, err := os.Stat(dir); err == nil {

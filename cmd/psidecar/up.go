@@ -10,13 +10,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
 	agentdaemon "github.com/psidecar/psidecar/agent/daemon"
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/control"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/identity"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner"
 	proxydaemon "github.com/psidecar/psidecar/proxy/daemon"
 )
@@ -40,9 +42,14 @@ func newUpCommand(e env) *cobra.Command {
 		Long: `Watch the PS-lite jobs of this host and carry their connections in fewer bytes:
 agent, proxy and planner in one process. Start it on every host of a job, before
 the job or while it runs; on all hosts but one, set --planner to the first one's
---planner-listen address. Links between hosts need certificates (--tls-cert,
---tls-key, --tls-ca; for the planner --planner-cert and so on) or --insecure.
-Without either, connections to other hosts go direct, and the planner serves only
+address and port 9811. Links between hosts, and the planner, need certificates,
+which one command makes for all hosts:
+
+  psidecar certs --out certs --role agent,proxy,planner --host first-host --host second-host
+
+Copy certs/HOST to HOST. In trusted networks --insecure does without. With either,
+the planner listens on all addresses unless --planner-listen says otherwise.
+Without both, connections to other hosts go direct, and the planner serves only
 this host.
 
 --http serves the page, the API and the metrics of agent and proxy;
@@ -52,6 +59,9 @@ shutdown: new connections go direct, those in use get --grace, and nothing is
 left behind.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := errors.Join(f.proxy.applySave(cmd.Flags()), f.reach(cmd.Flags())); err != nil {
+				return err
+			}
 			e.carries()
 			e.log.StartBuffering()
 			return runUp(cmd.Context(), &f, e.log)
@@ -65,6 +75,25 @@ left behind.`,
 	f.planner.planning(cmd, "planner-")
 	f.agent.planner.addFlags(cmd, "", "host:port of the planner on another host (default: an embedded planner)")
 	return cmd
+}
+
+// reach makes one set of certificates enough: what --tls-cert, --tls-key and --tls-ca name serves
+// the planner's connections too, unless those have their own. With it, or without certificates
+// but with --insecure, a planner is there for other hosts as well.
+func (f *upFlags) reach(flags *pflag.FlagSet) error {
+	own := identity.Files{CA: f.proxy.TLS.CA, Cert: f.proxy.TLS.Cert, Key: f.proxy.TLS.Key}
+	if f.agent.planner.Files == (identity.Files{}) && f.agent.planner.Address != "" {
+		f.agent.planner.Files = own
+	}
+	if f.planner.tls == (identity.Files{}) {
+		f.planner.tls = own
+	}
+	if !flags.Changed("planner-listen") && (f.proxy.Insecure || f.planner.tls.Cert != "") {
+		_, port, err := net.SplitHostPort(f.planner.Listen)
+		f.planner.Listen = net.JoinHostPort("", port)
+		return err
+	}
+	return nil
 }
 
 // runUp opens all parts and runs them, until ctx ends or one fails. The metrics of log are served
@@ -119,10 +148,6 @@ func openHost(ctx context.Context, f *upFlags, ports *cli.Ports, log prometheus.
 	watch.Health = h.health
 	// There is always a planner here, its own or another host's.
 	agentdaemon.ShareWindows(&watch)
-	exporter, err := f.agent.otlp.Open(&watch)
-	if err != nil {
-		return nil, err
-	}
 	carry, err := f.proxy.Options()
 	if err != nil {
 		return nil, err
@@ -193,9 +218,9 @@ func openHost(ctx context.Context, f *upFlags, ports *cli.Ports, log prometheus.
 		job, far = h.proxy.Proxy().Carried()
 		return job, far, true
 	}
-	h.orders, h.control = f.proxy.orders(h.proxy.Proxy(), watch.Names), f.proxy.controlPath()
+	h.orders, h.control = control.NewServer(h.proxy.Proxy().ControlHandler(), f.proxy.users), f.proxy.controlPath()
 	watch.Collectors = append(watch.Collectors, h.proxy.Proxy(), h.front.Guard, h.orders, log)
-	h.agent, err = agentdaemon.New(agentdaemon.Options{Agent: watch, Interception: h.interception, Pods: named, Planner: address, Credentials: creds, Exporter: exporter})
+	h.agent, err = agentdaemon.New(agentdaemon.Options{Agent: watch, Interception: h.interception, Pods: named, Planner: address, Credentials: creds})
 	return h, err
 }
 

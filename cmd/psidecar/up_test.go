@@ -4,6 +4,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestUpRefusesWhatItsPartsRefuse(t *testing.T) {
@@ -22,10 +24,7 @@ func TestUpRefusesWhatItsPartsRefuse(t *testing.T) {
 }
 
 func TestUpNamesTheAddressInUse(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	used := l.Addr().String()
 	for _, flag := range []string{"--http", "--planner-listen", "--planner-http"} {

@@ -16,36 +16,29 @@ import (
 func newGenerateCommand(e env) *cobra.Command {
 	var o dataset.TextOptions
 	var kind, path string
-	var words int
 	cmd := &cobra.Command{
 		Use:   "generate",
-		Short: "Generate a data set from a seed: texts (libsvm), clicks (Criteo's log format) or sentence pairs",
+		Short: "Generate a data set from a seed: texts (libsvm) or clicks (Criteo's log format)",
 		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
-			// All kinds share the flags for size and seed; what the others mean
+			// Both kinds share the flags for size and seed; what the others mean
 			// depends on the kind.
 			clicks := dataset.ClickOptions{Samples: o.Samples, Cardinality: o.Features, Seed: o.Seed}
-			sentences := dataset.SentenceOptions{Samples: o.Samples, Words: words, Seed: o.Seed}
 			// Faults of options are the user's, and found before a file is created.
 			check := o.Check()
 			switch kind {
 			case "text":
 			case "clicks":
 				check = clicks.Check()
-			case "sentences":
-				check = sentences.Check()
 			default:
-				return usagef("--kind %q: want text, clicks or sentences", kind)
+				return usagef("--kind %q: want text or clicks", kind)
 			}
 			if check != nil {
 				return usageError{check}
 			}
 			write := func(w io.Writer) (int, error) {
-				switch kind {
-				case "clicks":
+				if kind == "clicks" {
 					return dataset.WriteCriteo(w, dataset.SyntheticClicks(clicks))
-				case "sentences":
-					return dataset.WriteSentences(w, dataset.SyntheticSentences(sentences))
 				}
 				return dataset.WriteLibsvm(w, dataset.SyntheticText(o))
 			}
@@ -63,13 +56,12 @@ func newGenerateCommand(e env) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&kind, "kind", "text", "kind of data: text, clicks or sentences")
+	f.StringVar(&kind, "kind", "text", "kind of data: text or clicks")
 	f.StringVar(&path, "out", "-", "output file; -: standard output")
 	f.IntVar(&o.Samples, "samples", 10_000, "rows")
 	f.IntVar(&o.Features, "features", 20_000, "text: number of distinct words; clicks: number of distinct values of the largest column")
 	f.IntVar(&o.Topics, "topics", 20, "text: number of topics")
 	f.IntVar(&o.Words, "words", 75, "text: mean number of distinct words per row")
-	f.IntVar(&words, "vocabulary", 64, "sentences: number of distinct words per language")
 	f.Float64Var(&o.Skew, "skew", 1.05, "text: exponent of the word frequencies")
 	f.Float64Var(&o.Noise, "noise", 0.01, "text: fraction of wrong labels")
 	f.Uint64Var(&o.Seed, "seed", 1, "random seed; the same seed yields the same rows")

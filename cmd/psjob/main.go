@@ -5,11 +5,9 @@
 // the job that psidecar is tested and shown with.
 //
 // `psjob` is one node, whose role DMLC_ROLE gives. `psjob local` starts a whole job
-// on this machine, `psjob bench` measures one, `psjob generate` makes a data set,
-// `psjob trace` makes a recording of training that nobody ran, `psjob accesses`
-// prints what a worker recorded. Results go to standard output, logs to standard
-// error. The exit code is 0 when done, 1 when something failed and 2 for a wrong flag
-// or environment variable.
+// on this machine, `psjob bench` measures one, `psjob generate` makes a data set.
+// Results go to standard output, logs to standard error. The exit code is 0 when done,
+// 1 when something failed and 2 for a wrong flag or environment variable.
 //
 // The parts, from the wire upward: van (nodes, connections, barriers), kv (pushes and
 // pulls, servers' stores), model (what is trained), train (what workers and servers

@@ -14,7 +14,7 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // output says how a node reports: as text or JSON on standard output, and as JSON in
@@ -157,7 +157,7 @@ func summary(r train.WorkerReport) string {
 func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.StringVar(&o.Model, "model", "lr", "model to train: "+strings.Join(train.Models(), ", "))
 	// Where samples come from, and how features become keys.
-	f.StringVar(&o.Data, "data", "", "training data: libsvm or libffm text (lr, fm), Criteo's log format (dlrm), idx images (mlp), tab-separated sentence pairs as word numbers (translate), plain or compressed; from a directory with shard-NNNNN.libsvm each worker reads its own shard")
+	f.StringVar(&o.Data, "data", "", "training data: libsvm or libffm text (lr, fm), Criteo's log format (dlrm) or idx images (mlp), plain or compressed; from a directory with shard-NNNNN.libsvm each worker reads its own shard")
 	f.StringVar(&o.Test, "test", "", "evaluation data in the same format")
 	f.StringVar(&o.Labels, "labels", "", "labels of the images; empty: the file next to the images")
 	f.BoolVar(&o.UnitRows, "unit-rows", false, "normalize every row to length 1")
@@ -168,7 +168,7 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.IntVar(&o.Steps, "steps", 0, "steps per worker; 0: determined by epochs")
 	f.BoolVar(&o.Async, "async", false, "asynchronous: do not wait for the other workers after each step")
 	// What servers do with a push. The first worker sends it to them.
-	f.StringVar(&o.Server.Rule, "rule", "", "effect of a push on the server: "+strings.Join(kv.StoreRules(), ", ")+" (default: add for count, mix and bench, ftrl for lr, adagrad for fm and translate, otherwise sgd)")
+	f.StringVar(&o.Server.Rule, "rule", "", "effect of a push on the server: "+strings.Join(kv.StoreRules(), ", ")+" (default: add for count, mix, pingpong and bench, ftrl for lr, adagrad for fm, otherwise sgd)")
 	f.Float64Var(&o.Server.LearningRate, "learning-rate", 0, "learning rate (default: 1 for ftrl, otherwise 0.1)")
 	f.Float64Var(&o.Server.Beta, "beta", 0, "ftrl and adagrad: beta (default 0.01, suitable for gradients averaged over a batch)")
 	f.Float64Var(&o.Server.L1, "l1", 0, "ftrl: L1 regularization")
@@ -178,23 +178,20 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	// The shapes of models. Those that are 0 or wrong for the chosen one are found by
 	// Check.
 	f.IntVar(&o.Factors, "factors", 8, "fm: length of the factors")
-	f.IntVar(&o.Embedding, "embedding", 16, "dlrm, translate: embedding size; translate: also the size between layers")
+	f.IntVar(&o.Embedding, "embedding", 16, "dlrm: embedding size")
 	f.IntSliceVar(&o.Bottom, "bottom", []int{64}, "dlrm: hidden layer sizes of the bottom MLP (dense features); DLRM's own for Criteo Kaggle are 512,256,64")
 	f.IntSliceVar(&o.Top, "top", []int{64}, "dlrm: hidden layer sizes of the top MLP (interactions); DLRM's own are 512,256")
-	f.IntVar(&o.Hidden, "hidden", 128, "mlp: hidden units; translate: units of each layer's feed-forward network")
-	f.IntVar(&o.Layers, "layers", 2, "translate: number of layers of the encoder and of the decoder")
-	f.IntVar(&o.Heads, "heads", 2, "translate: number of attention heads")
-	f.IntVar(&o.Vocabulary, "vocabulary", 65, "translate: vocabulary size (largest word number plus one)")
+	f.IntVar(&o.Hidden, "hidden", 128, "mlp: hidden units")
 	f.Float64Var(&o.Momentum, "momentum", 0, "mlp: momentum factor on the workers; 0: no momentum")
 	f.IntVar(&o.Buckets, "buckets", 10_000, "dlrm: hash buckets per categorical column")
-	f.IntVar(&o.Block, "tensor-block", 1<<16, "dlrm, mlp, translate: values of a dense tensor per key")
+	f.IntVar(&o.Block, "tensor-block", 1<<16, "dlrm, mlp: values of a dense tensor per key")
 	// What is reported while training goes on.
 	f.DurationVar(&o.LogEvery, "log-every", 5*time.Second, "interval at which a worker logs its number of steps; 0: never")
-	f.IntVar(&o.CurveEvery, "curve-every", 0, "lr, fm, dlrm, mlp, translate: report time and loss every this many steps; 0: never")
+	f.IntVar(&o.CurveEvery, "curve-every", 0, "lr, fm, dlrm, mlp: report time and loss every this many steps; 0: never")
 	f.Uint64Var(&o.Seed, "seed", 1, "random seed of initial values, sample order and the choices of count")
 	// Workloads that know what every value must be. rows and dense share count's
 	// numbers.
-	f.IntVar(&o.Count.Keys, "count-keys", 10_000, "count, dense: number of distinct keys; rows: number of distinct keys per worker")
+	f.IntVar(&o.Count.Keys, "count-keys", 10_000, "count, dense, pingpong: number of distinct keys; rows: number of distinct keys per worker")
 	f.IntVar(&o.Count.Batch, "count-batch", 100, "count, rows: keys per step; dense: keys per request")
 	f.Float64Var(&o.DensePart, "dense-part", 1, "dense: share of the keys of a request that a worker pulls, others in each step")
 	f.Float64Var(&o.Rows.Sparsity, "rows-sparsity", 0.9, "rows: share of a row's smallest values that may be dropped on the way, and of its gradient")
@@ -219,5 +216,5 @@ func registerOptions(f *pflag.FlagSet, o *train.Options) {
 	f.IntVar(&o.Keys, "keys", 1_000_000, "bench: scalar keys per request")
 	f.IntVar(&o.Rounds, "rounds", 10, "bench: number of pushes and of pulls")
 	f.DurationVar(&o.StartAfter, "start-after", 0, "delay before the first request; PS-lite's own servers may not be ready earlier (500ms is enough)")
-	f.StringVar(&o.AccessLog, "access-log", "", "write a log of this worker's pushes and pulls of each key; see psjob accesses")
+	f.StringVar(&o.AccessLog, "access-log", "", "file for this worker's accesses, one line per key: key, pushes, bytes pushed, pulls, bytes pulled")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/psidecar/psidecar/cmd/psjob/van"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // env is the outside world as the commands see it, so that a test runs a whole
@@ -67,7 +67,7 @@ func newRootCommand(e env) *cobra.Command {
 	root.Args = noArguments
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return flagsFromEnvironment(cmd, e) }
-	root.AddCommand(newLocalCommand(e), newBenchCommand(e), newGenerateCommand(e), newTraceCommand(e), newAccessesCommand(e))
+	root.AddCommand(newLocalCommand(e), newBenchCommand(e), newGenerateCommand(e))
 	return root
 }
 

@@ -51,14 +51,9 @@ type panel struct {
 
 // TestDashboard: every panel has what it must have to be of use.
 func TestDashboard(t *testing.T) {
-	text, err := os.ReadFile("files/dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile("files/dashboard.json"))(t)
 	var d dashboard
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(text, &d))
 	if d.UID == "" || d.Title == "" || len(d.Panels) == 0 {
 		t.Fatalf("no dashboard: %q %q, %d panels", d.UID, d.Title, len(d.Panels))
 	}
@@ -99,10 +94,7 @@ func TestMetricsExist(t *testing.T) {
 	source := goSource(t)
 	asked := map[string]bool{}
 	for _, file := range []string{"files/alerts.yaml", "files/dashboard.json", "../SECURITY.md"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := require.Value(os.ReadFile(file))(t)
 		for _, name := range metricName.FindAllString(string(text), -1) {
 			asked[name] = true
 		}
@@ -122,7 +114,7 @@ func TestMetricsExist(t *testing.T) {
 func goSource(t *testing.T) []byte {
 	t.Helper()
 	var all []byte
-	for _, dir := range []string{"agent", "planner", "proxy", "page", "internal", "cmd"} {
+	for _, dir := range []string{"agent", "planner", "proxy", "internal", "cmd"} {
 		err := filepath.WalkDir(filepath.Join("../..", dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
@@ -131,9 +123,7 @@ func goSource(t *testing.T) []byte {
 			all = append(all, text...)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	return all
 }
@@ -141,10 +131,7 @@ func goSource(t *testing.T) []byte {
 // TestFlagsExist: every flag that the chart and the systemd units use is one
 // of the command's.
 func TestFlagsExist(t *testing.T) {
-	list, err := os.ReadFile("../../cmd/psidecar/FLAGS.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := require.Value(os.ReadFile("../../cmd/psidecar/FLAGS.md"))(t)
 	flags := map[string][]string{}
 	for _, command := range strings.Split(string(list), "\n## psidecar ")[1:] {
 		verb, tables, _ := strings.Cut(command, "\n")
@@ -154,14 +141,11 @@ func TestFlagsExist(t *testing.T) {
 	}
 	used := 0
 	for _, file := range templates(t) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := require.Value(os.ReadFile(file))(t)
 		command := ""
 		for line := range strings.Lines(string(text)) {
 			line = strings.TrimSpace(line)
-			if m := regexp.MustCompile(`^- (agent|proxy|planner|check)$`).FindStringSubmatch(line); m != nil {
+			if m := regexp.MustCompile(`^- (agent|proxy|planner|check|certs)$`).FindStringSubmatch(line); m != nil {
 				command = m[1]
 			}
 			m := regexp.MustCompile(`^- --([a-z0-9-]+)`).FindStringSubmatch(line)

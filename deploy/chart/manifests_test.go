@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestManifests: deploy/manifests are made of the chart as it is. That they are
@@ -14,10 +16,7 @@ import (
 // tell whether either was changed since.
 func TestManifests(t *testing.T) {
 	const made = "make manifests renders them anew"
-	text, err := os.ReadFile("../manifests/SHA256SUMS")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile("../manifests/SHA256SUMS"))(t)
 	sums := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		sum, name, ok := strings.Cut(strings.TrimSpace(line), "  ")
@@ -35,10 +34,7 @@ func TestManifests(t *testing.T) {
 		files = append(files, found...)
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := require.Value(os.ReadFile(file))(t)
 		name := strings.TrimPrefix(file, "../")
 		if got := fmt.Sprintf("%x", sha256.Sum256(text)); got != sums[name] {
 			t.Errorf("deploy/%s is not what the manifests were made of or as: %s", name, made)
@@ -53,10 +49,7 @@ func TestManifests(t *testing.T) {
 // TestProxiesFollowThePlanner: proxies follow the planner also where they carry
 // out no plans, so that rules for values reach them and codecs can be tried.
 func TestProxiesFollowThePlanner(t *testing.T) {
-	text, err := os.ReadFile("../manifests/proxy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile("../manifests/proxy.yaml"))(t)
 	_, proxy, ok := strings.Cut(string(text), "- proxy\n")
 	proxy, _, end := strings.Cut(proxy, "env:")
 	if !ok || !end || strings.Contains(proxy, "--act") {

@@ -14,19 +14,15 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/psidecar/psidecar/internal/policy"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // defaults are the chart's values.yaml.
 func defaults(t *testing.T) map[string]any {
 	t.Helper()
-	text, err := os.ReadFile("values.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile("values.yaml"))(t)
 	var values map[string]any
-	if err := yaml.Unmarshal(text, &values); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal(text, &values))
 	return values
 }
 
@@ -53,10 +49,7 @@ func everyKey() (keys []any) {
 // TestSchema: values.yaml is as its schema says, and so is what the schema is to
 // let through; what would give pods that do not start is refused.
 func TestSchema(t *testing.T) {
-	schema, err := jsonschema.NewCompiler().Compile("values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := require.Value(jsonschema.NewCompiler().Compile("values.schema.json"))(t)
 	all := defaults(t)
 	if err := schema.Validate(all); err != nil {
 		t.Fatalf("values.yaml: %v", err)
@@ -82,8 +75,7 @@ func TestSchema(t *testing.T) {
 		{"agent.extraArgs", []any{"--pprof"}, true}, {"agent.extraArgs", "--pprof", false},
 		{"proxy.codecs", []any{"none"}, true}, {"proxy.codecs", []any{"zip"}, false},
 		{"proxy.memory", 1024, false},
-		{"planner.store", "", true}, {"planner.store", "disk", false},
-		{"planner.replicas", 0, false},
+		{"planner.volumeClaim.size", "5Gi", true}, {"planner.volumeClaim.size", 5, false}, {"planner.volumeClaim.class", "a", false},
 		{"tls.certManager.issuerRef.kind", "Issuer", true}, {"tls.certManager.issuerRef.kind", "Vault", false},
 		{"appArmorProfile", map[string]any{"type": "Localhost", "localhostProfile": "p"}, true}, {"appArmorProfile", map[string]any{}, false},
 		{"image.digest", "sha256:" + strings.Repeat("0", 64), true}, {"image.digest", "latest", false},
@@ -124,10 +116,7 @@ func TestValuesUsed(t *testing.T) {
 	files := templates(t)
 	uses := map[string]bool{}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := require.Value(os.ReadFile(file))(t)
 		for _, m := range used.FindAllStringSubmatch(string(text), -1) {
 			uses[m[1]] = true
 		}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestReadmeIsCurrent: the chart's README.md is the one that its values give.
@@ -44,19 +46,14 @@ func writeChart(t *testing.T, values, schema string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{"values.yaml": values, "values.schema.json": schema} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	return dir
 }
 
 // TestTables reads a small chart that has every kind of value and comment.
 func TestTables(t *testing.T) {
-	text, err := readme(writeChart(t, smallValues, smallSchema))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(readme(writeChart(t, smallValues, smallSchema)))(t)
 	got, _ := strings.CutPrefix(string(text), intro)
 	want := "\n| value | type | default | what it is |\n| --- | --- | --- | --- |\n" +
 		"| `mode` | `\"\"`, `a` | `\"\"` | what a\\|b is |\n" +
@@ -101,15 +98,11 @@ func TestCheck(t *testing.T) {
 	if err := run([]string{"--chart", dir, "--check"}); err == nil {
 		t.Error("no README.md, and no error")
 	}
-	if err := run([]string{"--chart", dir}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, run([]string{"--chart", dir}))
 	if err := run([]string{"--chart", dir, "--check"}); err != nil {
 		t.Errorf("what was written is not what is checked: %v", err)
 	}
-	if err := os.WriteFile(path, []byte("# Old\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte("# Old\n"), 0o600))
 	if err := run([]string{"--chart", dir, "--check"}); err == nil || !strings.Contains(err.Error(), "go run ./deploy/chartdoc writes it") {
 		t.Errorf("an old README.md: %v", err)
 	}

@@ -57,7 +57,7 @@ const intro = `# Chart psidecar
 
 <!-- Generated from values.yaml and values.schema.json by go run ./deploy/chartdoc. -->
 
-The chart deploys agents and, if enabled, proxies as a DaemonSet, and planners as a Deployment. [deploy/README.md](../README.md) describes installation, upgrade, removal and the purpose of each feature. ` + "`helm test RELEASE`" + ` checks the health of all components of a release.
+The chart deploys agents and, if enabled, proxies as a DaemonSet, and planners as a Deployment. [Deploying](../../docs/deploying.md) describes installation, upgrade, removal and the purpose of each feature. ` + "`helm test RELEASE`" + ` checks the health of all components of a release.
 
 Unknown values and values of a wrong type are rejected before anything is installed.
 `

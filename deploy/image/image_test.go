@@ -40,42 +40,22 @@ func TestImageHoldsTheProgramAndItsBill(t *testing.T) {
 	binary := smallProgram(t, runtime.GOARCH)
 	dir := filepath.Join(t.TempDir(), "image")
 	var out bytes.Buffer
-	if err := run([]string{"--out", dir, "--version", "v1.2.3+x", "linux/" + runtime.GOARCH + "=" + binary}, &out); err != nil {
-		t.Fatal(err)
-	}
-	path, err := layout.FromPath(filepath.Join(dir, "oci"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	top, err := path.ImageIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
-	manifest, err := top.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, run([]string{"--out", dir, "--version", "v1.2.3+x", "linux/" + runtime.GOARCH + "=" + binary}, &out))
+	path := require.Value(layout.FromPath(filepath.Join(dir, "oci")))(t)
+	top := require.Value(path.ImageIndex())(t)
+	manifest := require.Value(top.IndexManifest())(t)
 	if len(manifest.Manifests) != 2 {
 		t.Fatalf("%d manifests in the layout, want the index and a bill of materials", len(manifest.Manifests))
 	}
-	index, err := top.ImageIndex(manifest.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	index := require.Value(top.ImageIndex(manifest.Manifests[0].Digest))(t)
 	if err := validate.Index(index); err != nil {
 		t.Error(err)
 	}
-	images, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	images := require.Value(index.IndexManifest())(t)
 	if p := images.Manifests[0].Platform; p == nil || p.Architecture != runtime.GOARCH {
 		t.Errorf("platform %v, want %s", p, runtime.GOARCH)
 	}
-	i, err := index.Image(images.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	i := require.Value(index.Image(images.Manifests[0].Digest))(t)
 	root := t.TempDir()
 	extract(t, mutate.Extract(i), root)
 	want, _ := os.ReadFile(binary)
@@ -84,14 +64,8 @@ func TestImageHoldsTheProgramAndItsBill(t *testing.T) {
 		t.Errorf("the program in the image differs from the one given (%v)", err)
 	}
 
-	bill, err := path.Image(manifest.Manifests[1].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := bill.Manifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bill := require.Value(path.Image(manifest.Manifests[1].Digest))(t)
+	m := require.Value(bill.Manifest())(t)
 	if m.Subject == nil || m.Subject.Digest != images.Manifests[0].Digest {
 		t.Errorf("the bill of materials is of %v, want of the image", m.Subject)
 	}
@@ -102,17 +76,12 @@ func TestImageHoldsTheProgramAndItsBill(t *testing.T) {
 // from.
 func checkBill(t *testing.T, path string) {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile(path))(t)
 	var bill struct {
 		BomFormat  string
 		Components []struct{ Name, Version, Purl string }
 	}
-	if err := json.Unmarshal(text, &bill); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(text, &bill))
 	found := false
 	for _, c := range bill.Components {
 		found = found || c.Name == "github.com/google/go-containerregistry" && strings.HasPrefix(c.Purl, "pkg:golang/github.com/google/go-containerregistry@v")
@@ -125,18 +94,9 @@ func checkBill(t *testing.T, path string) {
 // TestProgramStartsInItsImage runs the program with the image as its root, as the image's user.
 func TestProgramStartsInItsImage(t *testing.T) {
 	require.Root(t)
-	programs, err := readProgram("linux/" + runtime.GOARCH + "=" + smallProgram(t, runtime.GOARCH))
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := created()
-	if err != nil {
-		t.Fatal(err)
-	}
-	images, err := build([]program{programs}, "test", made)
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs := require.Value(readProgram("linux/" + runtime.GOARCH + "=" + smallProgram(t, runtime.GOARCH)))(t)
+	made := require.Value(created())(t)
+	images := require.Value(build([]program{programs}, "test", made))(t)
 	root := t.TempDir()
 	extract(t, mutate.Extract(images[0].image), root)
 	out, err := exec.CommandContext(t.Context(), "chroot", "--userspec="+user+":"+user, root, "/psidecar").CombinedOutput()
@@ -148,23 +108,11 @@ func TestProgramStartsInItsImage(t *testing.T) {
 
 // TestSameInputSameImage: two builds have the same digest.
 func TestSameInputSameImage(t *testing.T) {
-	p, err := readProgram("linux/" + runtime.GOARCH + "=" + smallProgram(t, runtime.GOARCH))
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := created()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(readProgram("linux/" + runtime.GOARCH + "=" + smallProgram(t, runtime.GOARCH)))(t)
+	made := require.Value(created())(t)
 	digest := func() string {
-		images, err := build([]program{p}, "test", made)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d, err := images[0].image.Digest()
-		if err != nil {
-			t.Fatal(err)
-		}
+		images := require.Value(build([]program{p}, "test", made))(t)
+		d := require.Value(images[0].image.Digest())(t)
 		return d.String()
 	}
 	if a, b := digest(), digest(); a != b {
@@ -175,14 +123,9 @@ func TestSameInputSameImage(t *testing.T) {
 // TestRefusals: what is no static program for its platform is refused.
 func TestRefusals(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(text, []byte("no program"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(text, []byte("no program"), 0o755))
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := require.Value(os.Executable())(t)
 	for _, c := range []struct{ arg, want string }{
 		{"linux/amd64", "want OS/ARCH=FILE"},
 		{"linux/amd64=" + text, "no ELF binary"},
@@ -221,9 +164,7 @@ func extract(t *testing.T, from io.ReadCloser, root string) {
 		if errors.Is(err, io.EOF) {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		path := filepath.Join(root, h.Name)
 		if h.Typeflag == tar.TypeDir {
 			err = os.MkdirAll(path, 0o755)
@@ -234,8 +175,6 @@ func extract(t *testing.T, from io.ReadCloser, root string) {
 				err = errors.Join(err, f.Close())
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 }

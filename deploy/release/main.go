@@ -1,14 +1,15 @@
 // Command release puts together what a release has, in one folder: an archive for each platform
-// with the programs, manual pages, shell completions and systemd units, the container images as
-// one archive of an OCI layout and as tar files that engines load, bills of materials, what has
-// changed, SHA256SUMS of all of it, and a signature of that.
+// with the programs, manual pages, shell completions and systemd units, packages of
+// distributions, the container images as one archive of an OCI layout and as tar files that
+// engines load, bills of materials, what has changed, SHA256SUMS of all of it, and a signature
+// of that.
 //
 // The same input gives the same bytes: times in archives are SOURCE_DATE_EPOCH, order is by
 // name. The signature is minisign's (Ed25519), which is verified with a public key and no
 // network: minisign -Vm SHA256SUMS -p psidecar.pub.
 //
 // Its input is folders with static programs, given as linux/amd64=FOLDER, and the folders that
-// earlier steps have written: images, manual pages, completions. It builds nothing itself. make
+// earlier steps have written: images, manual pages, completions, packages. It builds nothing itself. make
 // release calls it.
 package main
 
@@ -35,9 +36,9 @@ func main() {
 
 // options are what a release is made of.
 type options struct {
-	out, version, root, image, man, completions, key, password string    // all but version and password are paths
-	made                                                       time.Time // in archives
-	platforms                                                  []platform
+	out, version, root, image, man, completions, packages, key, password string    // all but version and password are paths
+	made                                                                 time.Time // in archives
+	platforms                                                            []platform
 }
 
 // platform is a folder of programs for an operating system and an architecture.
@@ -85,6 +86,9 @@ func run(args []string, environment func(string) string, out io.Writer) error {
 	if err := layout.write(filepath.Join(o.out, o.name("image.oci.tar"))); err != nil {
 		return err
 	}
+	if err := o.copyPackages(); err != nil {
+		return err
+	}
 	names, err := writeSums(o.out)
 	if err != nil {
 		return err
@@ -113,6 +117,7 @@ func parse(args []string, environment func(string) string) (*options, error) {
 	flags.StringVar(&o.image, "image", "bin/image", "folder that deploy/image has written")
 	flags.StringVar(&o.man, "man", "bin/man", "folder with manual pages")
 	flags.StringVar(&o.completions, "completions", "bin/completions", "folder with shell completions")
+	flags.StringVar(&o.packages, "packages", "", "folder with packages of distributions (make packages writes it), which are copied. Empty: none")
 	flags.StringVar(&o.key, "key", "", "file with minisign's secret key; one with a password has it in MINISIGN_PASSWORD. Empty: not signed")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -193,6 +198,30 @@ func (o *options) writePlatform(p platform) error {
 		}
 	}
 	return a.write(filepath.Join(o.out, o.name(p.suffix()+".tar.gz")))
+}
+
+// copyPackages copies debs and rpms under the names that they have.
+func (o *options) copyPackages() error {
+	if o.packages == "" {
+		return nil
+	}
+	copied := 0
+	for _, pattern := range []string{"*.deb", "*.rpm"} {
+		files, err := filepath.Glob(filepath.Join(o.packages, pattern))
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			if err := copyFile(f, filepath.Join(o.out, filepath.Base(f))); err != nil {
+				return err
+			}
+		}
+		copied += len(files)
+	}
+	if copied == 0 {
+		return fmt.Errorf("no packages in %s (make packages writes them)", o.packages)
+	}
+	return nil
 }
 
 // completions are the places where shells look for them, below a prefix such as /usr/local, by

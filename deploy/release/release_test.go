@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"aead.dev/minisign"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // parts are the files from which these tests make releases.
@@ -26,6 +28,7 @@ var parts = map[string]string{
 	"amd64/psidecar": "program", "amd64/psjob": "job", "arm64/psidecar": "other program", "arm64/psjob": "other job",
 	"man/psidecar.1": ".TH", "man/psidecar-agent.1": ".TH",
 	"completions/psidecar.bash": "complete", "completions/_psidecar": "#compdef", "completions/psidecar.fish": "complete",
+	"packages/psidecar_1.2.0_amd64.deb": "deb", "packages/psidecar-1.2.0.x86_64.rpm": "rpm",
 	"image/oci/index.json": "{}", "image/oci/blobs/sha256/00": "blob",
 	"image/psidecar-linux-amd64.tar": "image", "image/psidecar-linux-amd64.cdx.json": "{}",
 	"image/psidecar-linux-arm64.tar": "other image", "image/psidecar-linux-arm64.cdx.json": "{}",
@@ -38,16 +41,12 @@ func place(t *testing.T, version string, written time.Time) (dir string, args []
 	dir = t.TempDir()
 	for name, text := range parts {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, written, written)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, written, written)))
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }
 	return dir, []string{"--out", at("out"), "--version", version, "--root", at("src"), "--image", at("image"), "--man", at("man"),
-		"--completions", at("completions"), "linux/amd64=" + at("amd64"), "linux/arm64=" + at("arm64")}
+		"--completions", at("completions"), "--packages", at("packages"), "linux/amd64=" + at("amd64"), "linux/arm64=" + at("arm64")}
 }
 
 // fixed returns an environment.
@@ -58,16 +57,10 @@ func fixed(variables map[string]string) func(string) string {
 // read returns the files of a folder by their names.
 func read(t *testing.T, dir string) map[string]string {
 	t.Helper()
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := require.Value(os.ReadDir(dir))(t)
 	all := map[string]string{}
 	for _, f := range files {
-		text, err := os.ReadFile(filepath.Join(dir, f.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := require.Value(os.ReadFile(filepath.Join(dir, f.Name())))(t)
 		all[f.Name()] = string(text)
 	}
 	return all
@@ -77,20 +70,14 @@ func read(t *testing.T, dir string) map[string]string {
 func writeKey(t *testing.T, password string) (path string, public minisign.PublicKey) {
 	t.Helper()
 	public, secret, err := minisign.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text, err := secret.MarshalText()
 	if password != "" {
 		text, err = minisign.EncryptKey(password, secret)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	path = filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, text, 0o600))
 	return path, public
 }
 
@@ -99,12 +86,10 @@ func TestRelease(t *testing.T) {
 	key, public := writeKey(t, "")
 	dir, args := place(t, "v1.2.0", time.Now())
 	var said bytes.Buffer
-	if err := run(append([]string{"--key", key}, args...), fixed(nil), &said); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, run(append([]string{"--key", key}, args...), fixed(nil), &said))
 	files := read(t, filepath.Join(dir, "out"))
-	want := []string{"SHA256SUMS", "SHA256SUMS.minisig", "psidecar-v1.2.0-changes.md", "psidecar-v1.2.0-image-linux-amd64.tar", "psidecar-v1.2.0-image-linux-arm64.tar", "psidecar-v1.2.0-image.oci.tar",
-		"psidecar-v1.2.0-linux-amd64.cdx.json", "psidecar-v1.2.0-linux-amd64.tar.gz", "psidecar-v1.2.0-linux-arm64.cdx.json", "psidecar-v1.2.0-linux-arm64.tar.gz"}
+	want := []string{"SHA256SUMS", "SHA256SUMS.minisig", "psidecar-1.2.0.x86_64.rpm", "psidecar-v1.2.0-changes.md", "psidecar-v1.2.0-image-linux-amd64.tar", "psidecar-v1.2.0-image-linux-arm64.tar", "psidecar-v1.2.0-image.oci.tar",
+		"psidecar-v1.2.0-linux-amd64.cdx.json", "psidecar-v1.2.0-linux-amd64.tar.gz", "psidecar-v1.2.0-linux-arm64.cdx.json", "psidecar-v1.2.0-linux-arm64.tar.gz", "psidecar_1.2.0_amd64.deb"}
 	var got []string
 	for name := range files {
 		got = append(got, name)
@@ -135,10 +120,7 @@ func TestRelease(t *testing.T) {
 // checkArchive checks names, modes and programs of the archive of a platform.
 func checkArchive(t *testing.T, text string) {
 	t.Helper()
-	z, err := gzip.NewReader(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := require.Value(gzip.NewReader(strings.NewReader(text)))(t)
 	const top = "psidecar-v1.2.0-linux-arm64/"
 	var got []string
 	for r := tar.NewReader(z); ; {
@@ -146,13 +128,8 @@ func checkArchive(t *testing.T, text string) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		body := require.Value(io.ReadAll(r))(t)
 		got = append(got, strings.TrimPrefix(h.Name, top))
 		if program := strings.HasPrefix(h.Name, top+"bin/"); program != (h.Mode == 0o755) || program && !strings.HasPrefix(string(body), "other ") {
 			t.Errorf("%s has mode %o and holds %q", h.Name, h.Mode, body)
@@ -174,9 +151,7 @@ func TestSameInputSameRelease(t *testing.T) {
 	for _, written := range []time.Time{time.Unix(1, 0), time.Unix(1800000000, 0)} {
 		dir, args := place(t, "v1.2.0-5-gabcdef0", written)
 		for range 2 { // the second replaces the first
-			if err := run(append([]string{"--key", key}, args...), environment, io.Discard); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, run(append([]string{"--key", key}, args...), environment, io.Discard))
 		}
 		releases = append(releases, read(t, filepath.Join(dir, "out")))
 	}
@@ -194,9 +169,7 @@ func TestSameInputSameRelease(t *testing.T) {
 func TestNotSigned(t *testing.T) {
 	dir, args := place(t, "v1.2.0", time.Now())
 	var said bytes.Buffer
-	if err := run(args, fixed(nil), &said); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, run(args, fixed(nil), &said))
 	if _, there := read(t, filepath.Join(dir, "out"))["SHA256SUMS.minisig"]; there || !strings.Contains(said.String(), "not signed") {
 		t.Errorf("signed: %v; it says %s", there, said.String())
 	}
@@ -205,6 +178,7 @@ func TestNotSigned(t *testing.T) {
 // TestKeyWithPassword: a key with a password signs with the right one only. Each try takes a
 // second and a GiB, as minisign means it to.
 func TestKeyWithPassword(t *testing.T) {
+	require.Time(t)
 	key, public := writeKey(t, "secret")
 	for password, want := range map[string]string{"": "set MINISIGN_PASSWORD", "another": "a wrong password", "secret": ""} {
 		sign, err := signer(key, password)
@@ -214,13 +188,9 @@ func TestKeyWithPassword(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		path := filepath.Join(t.TempDir(), "file")
-		if err := errors.Join(os.WriteFile(path, []byte("text"), 0o600), sign(path, "comment")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(os.WriteFile(path, []byte("text"), 0o600), sign(path, "comment")))
 		if signature, err := os.ReadFile(path + ".minisig"); err != nil || !minisign.Verify(public, []byte("text"), signature) {
 			t.Errorf("the signature does not hold: %s %v", signature, err)
 		}
@@ -231,9 +201,7 @@ func TestKeyWithPassword(t *testing.T) {
 // do, and a key that does not fit one before anything is written.
 func TestNoRelease(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(text, []byte("no key"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(text, []byte("no key"), 0o600))
 	for _, tc := range []struct {
 		name, version string
 		args          []string // before the others
@@ -257,9 +225,7 @@ func TestNoRelease(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			dir, args := place(t, tc.version, time.Now())
 			if tc.without != "" {
-				if err := os.RemoveAll(filepath.Join(dir, tc.without)); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.RemoveAll(filepath.Join(dir, tc.without)))
 			}
 			err := run(append(tc.args, args...), fixed(tc.environment), io.Discard)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {

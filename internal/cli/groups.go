@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -18,6 +20,9 @@ type FlagGroup struct {
 // that names it. Flags in no group come first, without a title.
 type FlagGroups struct {
 	All []FlagGroup
+	// First are the flags that help shows unless all are asked for, by the command's path below
+	// root; a command without an entry shows all of its flags.
+	First map[string][]string
 	// Subject returns the name under which a command's flag is looked up; empty: it belongs to
 	// no group.
 	Subject func(cmd *cobra.Command, flag string) string
@@ -105,31 +110,108 @@ func (g FlagGroup) place(flag string) int {
 	return len(g.Names)
 }
 
-// usage returns the part of a command's help that lists its own flags.
-func (all *FlagGroups) usage(cmd *cobra.Command) string {
-	var out strings.Builder
-	for _, g := range all.Split(cmd) {
-		if !g.Flags.HasAvailableFlags() {
-			continue
+// HelpAll is the flag for help with all flags.
+const HelpAll = "help-all"
+
+// HelpArgs returns the arguments with which cobra shows the help that args ask for. A flag keeps its
+// place: cobra takes what follows one that it does not know yet for its value.
+func HelpArgs(args []string) []string {
+	args = slices.Clone(args)
+	for i, a := range args {
+		if a == "--"+HelpAll {
+			args[i] = "--help"
 		}
-		if g.Title == "" {
-			out.WriteString("\n\nFlags:\n")
-		} else {
-			out.WriteString("\n\n" + g.Title + ":\n")
-		}
-		out.WriteString(strings.TrimRight(g.Flags.FlagUsages(), "\n"))
 	}
-	return out.String()
+	return args
 }
 
-// Show makes the help of root and of all commands below it show flags by subject. It replaces a
-// part of cobra's template; if a new version of cobra changes that part, help falls back to the
-// flat list.
-func (all *FlagGroups) Show(root *cobra.Command) {
-	cobra.AddTemplateFunc("groupedUsage", all.usage)
-	const theirs = `{{if .HasAvailableLocalFlags}}
+// first returns a command's flags that help shows at first, and the number of its others.
+func (all *FlagGroups) first(cmd *cobra.Command) (groups []Group, others int) {
+	groups = all.Split(cmd)
+	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
+	names := all.First[path]
+	if names == nil {
+		return groups, 0
+	}
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	set.SortFlags = false
+	for _, name := range names {
+		set.AddFlag(cmd.Flags().Lookup(name))
+	}
+	for _, g := range groups {
+		g.Flags.VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden && f.Name != "help" && !slices.Contains(names, f.Name) {
+				others++
+			}
+		})
+	}
+	return []Group{{Flags: set}}, others
+}
 
-Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}`
-	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(), theirs, `{{if .HasAvailableLocalFlags}}{{groupedUsage .}}{{end}}`, 1))
+// Show makes the help of root and of all commands below it show flags: the first ones, or all of
+// them by subject. Apart from that, usage has the parts and the form of cobra's. It is written without cobra's templates:
+// text/template calls methods by name, and a program that links it keeps every exported method
+// of every type.
+func (all *FlagGroups) Show(root *cobra.Command, everything bool) {
+	root.SetUsageFunc(func(cmd *cobra.Command) error {
+		var out strings.Builder
+		out.WriteString("Usage:")
+		if cmd.Runnable() {
+			out.WriteString("\n  " + cmd.UseLine())
+		}
+		if cmd.HasAvailableSubCommands() {
+			out.WriteString("\n  " + cmd.CommandPath() + " [command]")
+		}
+		if cmd.HasExample() {
+			section(&out, "Examples:", cmd.Example)
+		}
+		subcommands(&out, cmd)
+		groups, others := all.first(cmd)
+		if everything {
+			groups, others = all.Split(cmd), 0
+		}
+		for _, g := range groups {
+			if g.Flags.HasAvailableFlags() {
+				section(&out, cmp.Or(g.Title, "Flags")+":", g.Flags.FlagUsages())
+			}
+		}
+		if others > 0 {
+			fmt.Fprintf(&out, "\n\n%s --%s shows %d more flags.", cmd.CommandPath(), HelpAll, others)
+		}
+		if cmd.HasAvailableInheritedFlags() {
+			section(&out, "Global Flags:", cmd.InheritedFlags().FlagUsages())
+		}
+		if cmd.HasAvailableSubCommands() {
+			fmt.Fprintf(&out, "\n\nUse \"%s [command] --help\" for more information about a command.", cmd.CommandPath())
+		}
+		_, err := fmt.Fprintln(cmd.OutOrStderr(), out.String())
+		return err
+	})
+}
+
+// section writes a part of a command's usage.
+func section(out *strings.Builder, title, text string) {
+	out.WriteString("\n\n" + title + "\n" + strings.TrimRight(text, " \n"))
+}
+
+// subcommands writes the commands below cmd by their groups, and at last those without one.
+func subcommands(out *strings.Builder, cmd *cobra.Command) {
+	if !cmd.HasAvailableSubCommands() {
+		return
+	}
+	rest := &cobra.Group{Title: "Available Commands:"}
+	if len(cmd.Groups()) > 0 {
+		rest.Title = "Additional Commands:"
+	}
+	for _, group := range append(slices.Clone(cmd.Groups()), rest) {
+		var lines strings.Builder
+		for _, c := range cmd.Commands() {
+			if c.GroupID == group.ID && (c.IsAvailableCommand() || c.Name() == "help") {
+				fmt.Fprintf(&lines, "  %-*s %s\n", c.NamePadding(), c.Name(), c.Short)
+			}
+		}
+		if lines.Len() > 0 {
+			section(out, group.Title, lines.String())
+		}
+	}
 }

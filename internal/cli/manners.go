@@ -57,6 +57,10 @@ func MarkUsageErrors(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
+				var usage UsageError
+				if _, words, _ := strings.Cut(cmd.Use, " "); !errors.As(err, &usage) && words != "" {
+					return Usagef("%s: want %s, not %s; see %[1]s --help", cmd.CommandPath(), words, Count(len(args), "argument", "arguments"))
+				}
 				return UsageError{err}
 			}
 			return nil
@@ -72,6 +76,7 @@ var wanted = map[string]string{
 	"bool": "true or false", "duration": "a duration, such as 30s or 5m", "float64": "a number", "float32": "a number",
 	"int": "a whole number", "int64": "a whole number", "uint": "a whole number, not negative", "uint16": "a number from 0 to 65535",
 	"uint32": "a whole number, not negative", "uint64": "a whole number, not negative",
+	"intSlice": "whole numbers, separated by commas", "float64Slice": "numbers, separated by commas",
 }
 
 // FlagError rewords an error of parsing flags: it says what kind of value is wanted, or which
@@ -92,12 +97,19 @@ func FlagError(cmd *cobra.Command, err error) error {
 		return Usagef("%w; see %s --help", err, cmd.CommandPath())
 	}
 	var own []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { own = append(own, f.Name) })
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden { // such as one that was removed
+			own = append(own, f.Name)
+		}
+	})
 	if near := nearest(name, own); near != "" {
 		return Usagef("%w; did you mean --%s?", err, near)
 	}
 	if others := withFlag(cmd.Root(), name); len(others) > 0 {
-		return Usagef("%w of %s, but of %s; see %[2]s --help", err, cmd.CommandPath(), strings.Join(others, ", "))
+		if len(others) > 3 {
+			others = append(others[:3], "others")
+		}
+		return Usagef("%w: %s has none, but %s; see %[2]s --help", err, cmd.CommandPath(), strings.Join(others, ", "))
 	}
 	return Usagef("%w; see %s --help", err, cmd.CommandPath())
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"testing"
 	"unicode"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestClean(t *testing.T) {
@@ -43,9 +45,7 @@ func TestWriter(t *testing.T) {
 func TestWriterOfPieces(t *testing.T) {
 	const text = "aß漢🙂\u009b\n"
 	var whole, pieces bytes.Buffer
-	if _, err := NewWriter(&whole).Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(NewWriter(&whole).Write([]byte(text)))(t)
 	w := NewWriter(&pieces)
 	for i := range len(text) {
 		if n, err := w.Write([]byte(text[i : i+1])); n != 1 || err != nil {
@@ -61,9 +61,7 @@ func TestWriterOfPieces(t *testing.T) {
 func TestJSONStaysJSON(t *testing.T) {
 	want := "a\u009b\u202e\U000e0041\x1b\n\x7fz"
 	var out bytes.Buffer
-	if err := json.NewEncoder(NewWriter(&out)).Encode(want); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.NewEncoder(NewWriter(&out)).Encode(want))
 	var got string
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil || got != want {
 		t.Errorf("%s is read as %q, %v, want %q", out.Bytes(), got, err, want)
@@ -75,9 +73,7 @@ func FuzzWriter(f *testing.F) {
 	f.Add([]byte("a\x1b\x9b\u009b\u202e"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var out bytes.Buffer
-		if _, err := NewWriter(&out).Write(b); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(NewWriter(&out).Write(b))(t)
 		for _, r := range out.String() {
 			if unicode.IsControl(r) && r != '\n' && r != '\t' {
 				t.Fatalf("%q has %U", out.String(), r)

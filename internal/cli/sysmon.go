@@ -14,7 +14,7 @@ import (
 // (runtime.sysmon) polls every 10 ms at most and never sleeps until it is woken. A proxy is
 // idle between messages, and each message that ends the idleness of all its threads would wake
 // the monitor too, which then polls every 20 µs for a millisecond: a third of what a message
-// costs (proxy/README.md). The purpose of the setting itself, a periodic line on standard
+// costs (docs/design/data-path.md). The purpose of the setting itself, a periodic line on standard
 // error, comes to effect once in 25 days.
 const wakefulSysmon = "schedtrace=2147483647"
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // from is the context of a call by somebody.
@@ -30,10 +31,7 @@ func certified(t *testing.T, uris ...string) credentials.AuthInfo {
 	t.Helper()
 	c := &x509.Certificate{DNSNames: []string{"somebody"}}
 	for _, text := range uris {
-		u, err := url.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := require.Value(url.Parse(text))(t)
 		c.URIs = append(c.URIs, u)
 	}
 	return credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{c}}}

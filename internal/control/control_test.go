@@ -87,14 +87,9 @@ func asStranger(t *testing.T, where string) (string, error) {
 // program is a copy of this test's program that every user may run.
 func program(t *testing.T) string {
 	t.Helper()
-	own, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	own := require.Value(os.ReadFile("/proc/self/exe"))(t)
 	path := filepath.Join(folder(t), "program")
-	if err := os.WriteFile(path, own, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, own, 0o755))
 	return path
 }
 
@@ -105,9 +100,7 @@ func folder(t *testing.T) string {
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -145,10 +138,7 @@ func TestOnlyTrustedUsersChangeThings(t *testing.T) {
 	needRoot(t)
 	log := listenLog(t)
 	path := filepath.Join(folder(t), "s")
-	l, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(Listen(path))(t)
 	changes := 0
 	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { changes++ }), nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -181,27 +171,22 @@ func TestOnlyTrustedUsersChangeThings(t *testing.T) {
 // Connections that ask for nothing make room for others: any user of the host may open them.
 func TestControlBesideSilentConnections(t *testing.T) {
 	path := filepath.Join(folder(t), "s")
-	l, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(Listen(path))(t)
 	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, l) }()
 	defer func() { cancel(); <-ended }()
 	for range s.opening.Most()/2 + 20 {
-		c, err := net.Dial("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := require.Value(net.Dial("unix", path))(t)
 		defer c.Close()
 	}
-	for end := time.Now().Add(time.Minute); s.opening.Dropped() < 20; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d silent connections were reset, want 20", s.opening.Dropped())
+	require.Await(t, "20 silent connections are reset", func() error {
+		if n := s.opening.Dropped(); n < 20 {
+			return fmt.Errorf("%d are", n)
 		}
-	}
+		return nil
+	})
 	if err := askAt("unix:" + path); err != nil {
 		t.Errorf("beside them: %v", err)
 	}
@@ -211,10 +196,7 @@ func TestControlBesideSilentConnections(t *testing.T) {
 func TestNamedUser(t *testing.T) {
 	needRoot(t)
 	path := filepath.Join(folder(t), "s")
-	l, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(Listen(path))(t)
 	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), Users{stranger})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -228,14 +210,8 @@ func TestNamedUser(t *testing.T) {
 // The newest process has the socket; the one before leaves it alone at its end.
 func TestReplacedSocketIsTheNewestProcesss(t *testing.T) {
 	path := filepath.Join(folder(t), "s")
-	before, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	after, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := require.Value(Listen(path))(t)
+	after := require.Value(Listen(path))(t)
 	if err := before.Close(); err != nil {
 		t.Error(err)
 	}
@@ -271,9 +247,7 @@ func TestAwaitTheFolderOfASocket(t *testing.T) {
 	opened := make(chan *Listener, 1)
 	go func() { opened <- Await(t.Context().Done(), path, func(error) { failed <- struct{}{} }) }()
 	<-failed
-	if err := os.Remove(filepath.Dir(path)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(filepath.Dir(path)))
 	l := <-opened
 	if err := l.Close(); err != nil {
 		t.Error(err)
@@ -297,10 +271,7 @@ func meet(t *testing.T, at string, users Users, connect func(address string)) (L
 	var done sync.WaitGroup
 	done.Go(func() { connect(l.Addr().String()) })
 	defer done.Wait()
-	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := require.Value(l.Accept())(t)
 	defer conn.Close()
 	failed := 0
 	_, info, err := Credentials(nil, users, false, func(net.Addr, error) { failed++ }).ServerHandshake(conn)
@@ -341,10 +312,7 @@ func TestLoopbackUser(t *testing.T) {
 // as root's in the kernel's tables.
 func TestClosedSocketIsNobody(t *testing.T) {
 	closed := make(chan struct{})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	go func() {
 		defer close(closed)
@@ -352,10 +320,7 @@ func TestClosedSocketIsNobody(t *testing.T) {
 			c.Close()
 		}
 	}()
-	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := require.Value(l.Accept())(t)
 	defer conn.Close()
 	<-closed
 	conn.SetReadDeadline(time.Now().Add(time.Minute))

@@ -17,14 +17,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
-	"path/filepath"
-	"time"
 
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // Options say what the demo shows.
@@ -39,10 +36,16 @@ type Options struct {
 	// Page, if not nil, is called with the address of the planner's page before the first
 	// phase.
 	Page func(url string)
-	// Say, if not nil, is called with the demo's progress, at least every other second.
-	Say func(text string)
+	// Say, if not nil, is called with the demo's progress: with each thing that begins and, if
+	// Repeat is set, every other second.
+	Say    func(text string)
+	Repeat bool
+	// Heatmap, if not nil, is called with how workers used keys before and after placement.
+	Heatmap func(when string, h page.Heatmap) error
 	// Observed is called after the last phase, while agents and planner still run.
 	Observed func(ctx context.Context) error
+
+	keyMap string // of psjob and psidecar partition
 }
 
 // Check returns a usage error for numbers that make no demo.
@@ -77,6 +80,19 @@ type Result struct {
 	ObservedByAgents uint64  `json:"-"` // accesses to keys, as the agents counted them
 }
 
+// MbitPerCore is the speed of the link that goes with a core of a host by default: a host of 32
+// cores has 640 Mbit/s.
+const MbitPerCore = 20
+
+// LinkMbit returns the speed of the link of one of n hosts that share this machine's cores.
+func LinkMbit(cores, n int) uint64 {
+	return max(1, uint64(MbitPerCore*CoresOf(cores, n)))
+}
+
+// CoresOf returns which share of the cores one of n hosts has: at most one core, since the
+// processes of the demo's job use no more.
+func CoresOf(cores, n int) float64 { return min(1, float64(cores)/float64(n)) }
+
 // Run makes the hosts, runs the phases in order, and calls report after each. When it returns,
 // everything that it made is gone. It needs root.
 func Run(ctx context.Context, o Options, report func(Result) error) (err error) {
@@ -85,23 +101,27 @@ func Run(ctx context.Context, o Options, report func(Result) error) (err error) 
 		return fmt.Errorf("creating a directory for the demo: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }() // deferred first: processes have files there until they end
+	o.keyMap = "spread"
 	if o.Data == "" {
 		if o.Say != nil {
 			o.Say("generating training data")
 		}
-		if o.Data, err = generate(dir); err != nil {
+		if err := o.generate(dir); err != nil {
 			return err
 		}
 	}
+	// One more for the planner: what agents report is to cost their own links, and not a part of
+	// the job twice.
+	//
 	// Pairs: the bytes per step are read at the switch, where they are the same with and
 	// without psidecar. Its own figures would be no evidence.
-	net, err := hosts.New(hosts.Config{Hosts: o.Hosts, Rate: o.Rate, Pairs: true})
+	net, err := hosts.New(hosts.Config{Hosts: o.Hosts + 1, Rate: o.Rate, Pairs: true})
 	if err != nil {
 		return fmt.Errorf("making %d hosts: %w", o.Hosts, err)
 	}
 	defer func() { err = errors.Join(err, net.Close()) }()
 	s := stage{options: o, net: net, dir: dir}
-	s.telling = newTelling(o.Say, s.moved)
+	s.telling = newTelling(o.Say, o.Repeat, s.moved)
 	defer s.telling.close()
 	defer func() { err = errors.Join(err, s.fleet.stop()) }()
 	s.telling.tell("starting a planner")
@@ -146,23 +166,4 @@ func (s *stage) moved() (sum uint64, err error) {
 		}
 	}
 	return sum, err
-}
-
-// generate writes a synthetic text data set that a linear model can learn. It is made from a
-// fixed seed, so that runs can be compared.
-func generate(dir string) (string, error) {
-	start := time.Now()
-	path := filepath.Join(dir, "text.libsvm")
-	f, err := os.Create(path)
-	if err != nil {
-		return "", fmt.Errorf("making the data: %w", err)
-	}
-	n, err := dataset.WriteLibsvm(f, dataset.SyntheticText(dataset.TextOptions{
-		Samples: 12_000, Features: 30_000, Topics: 20, Words: 75, Skew: 1.05, Noise: 0.01, Seed: 1,
-	}))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return "", fmt.Errorf("making the data: %w", err)
-	}
-	slog.Debug("text data set generated", "samples", n, "path", path, "took", time.Since(start))
-	return path, nil
 }

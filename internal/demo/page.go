@@ -29,7 +29,7 @@ func (s *stage) openPage(ctx context.Context) (*forwarder, error) {
 		return nil, fmt.Errorf("opening a port for the page: %w", err)
 	}
 	forward := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: planner.address})
-	// The transport dials from the first host, where the planner listens.
+	// The transport dials from the planner's host.
 	forward.Transport = planner.client.Transport
 	forward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
 		slog.Debug("the page", "error", err)

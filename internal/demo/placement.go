@@ -18,7 +18,7 @@ func (s *stage) placement(ctx context.Context) (Result, error) {
 	parts := filepath.Join(s.dir, "parts")
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, s.options.Psidecar, "partition", "--input", s.options.Data, "-k", strconv.Itoa(s.options.Hosts),
-		"--algorithm", "best", "--key-map", "spread", "--out", parts)
+		"--algorithm", "best", "--time-budget", "3s", "--key-map", s.options.keyMap, "--out", parts)
 	cmd.Stderr = &stderr
 	if err := cmd.Run(); err != nil {
 		return Result{}, fmt.Errorf("phase placement: psidecar partition: %w\n%s", err, stderr.Bytes())
@@ -28,11 +28,21 @@ func (s *stage) placement(ctx context.Context) (Result, error) {
 	// given a folder.
 	s.data = parts
 	s.telling.tell("the job, with its keys where they are used")
-	if err := s.startProxies(ctx, nil, s.placed...); err != nil {
+	// Another planner, which has seen none of the runs before: its heatmap is of this one.
+	if err := s.fleet.planner.stop(); err != nil {
+		return Result{}, err
+	}
+	if err := s.startPlanner(ctx); err != nil {
+		return Result{}, err
+	}
+	if err := s.startProxies(ctx, s.placed...); err != nil {
 		return Result{}, err
 	}
 	result, err := s.measureJob(ctx, "placement")
 	if err != nil {
+		return Result{}, err
+	}
+	if err := s.showHeatmap(ctx, "after placement"); err != nil {
 		return Result{}, err
 	}
 	return result, s.unguarded(ctx)

@@ -5,18 +5,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A job's program and data may be named from where the user is.
 func TestPathsAreMadeAbsolute(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
-	if err := os.WriteFile("psjob", []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("d.libsvm", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile("psjob", []byte("#!/bin/sh\n"), 0o755))
+	require.NoError(t, os.WriteFile("d.libsvm", nil, 0o600))
 	o := Options{Psjob: "./psjob", Data: "d.libsvm"}
 	if err := o.FindPrograms(); err != nil || o.Psjob != filepath.Join(dir, "psjob") || o.Data != filepath.Join(dir, "d.libsvm") {
 		t.Errorf("%+v, %v", o, err)

@@ -10,15 +10,15 @@ import (
 // are used where they are not at home, and a placement made before the run would be out of
 // date.
 func (o Options) wandering() (steps int, args []string) {
-	steps = 2 * o.Steps
-	return steps, []string{"--model=count", "--count-keys=20000", "--count-batch=400", "--count-favourites=800", "--value-length=32", "--count-common=0.05",
-		"--count-wander=" + strconv.Itoa((steps+1)/2), "--count-compute=40ms", "--steps=" + strconv.Itoa(steps)}
+	steps = 5 * o.Steps
+	return steps, []string{"--model=count", "--count-keys=20000", "--count-batch=800", "--count-favourites=1600", "--value-length=64", "--count-common=0.05",
+		"--count-wander=" + strconv.Itoa((steps+1)/2), "--steps=" + strconv.Itoa(steps)}
 }
 
 // reroute runs a job whose hot keys wander, first as it is, then with a planner that moves keys
 // to their users. All keys start at home both times.
 func (s *stage) reroute(ctx context.Context) (Result, error) {
-	if err := s.startProxies(ctx, nil); err != nil {
+	if err := s.startProxies(ctx); err != nil {
 		return Result{}, err
 	}
 	steps, args := s.options.wandering()
@@ -32,16 +32,14 @@ func (s *stage) reroute(ctx context.Context) (Result, error) {
 	if err := s.fleet.planner.stop(); err != nil {
 		return Result{}, err
 	}
-	first := s.net.Host(0)
-	planner := hostPort(first, reportPort)
-	s.fleet.planner, err = startService(ctx, first, plannerPort, s.options.Psidecar, "planner", "--listen", planner, "--insecure", "--socket", "",
+	s.fleet.planner, err = startService(ctx, s.plannerHost(), plannerPort, s.options.Psidecar, "planner", "--listen", s.planner(), "--insecure", "--socket", "",
 		"--act", "--store", filepath.Join(s.dir, "plans"), "--decide-every", decideEvery.String())
 	if err != nil {
 		return Result{}, err
 	}
 	// Keys can only move if the job's connections are routed from its start, so the proxies are
 	// replaced as well.
-	if err := s.startProxies(ctx, []string{"--planner", planner}, "--act", "--handler", "add", "--planner", planner); err != nil {
+	if err := s.startProxies(ctx, "--act", "--handler", "add", "--planner", s.planner()); err != nil {
 		return Result{}, err
 	}
 	s.telling.tell("keys moved to their users")

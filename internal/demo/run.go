@@ -21,6 +21,12 @@ type stage struct {
 	placed  []string // flags by which proxies use the placement
 }
 
+// hosts returns the hosts of the job.
+func (s *stage) hosts() []*hosts.Host { return s.net.Hosts()[:s.options.Hosts] }
+
+// plannerHost returns the host of the planner, and nothing else.
+func (s *stage) plannerHost() *hosts.Host { return s.net.Host(s.options.Hosts) }
+
 // Cgroups of each host: one that is watched and intercepted, and one beside it.
 const (
 	jobGroup      = "job"
@@ -51,7 +57,8 @@ func (s *stage) measureJob(ctx context.Context, phase string) (Result, error) {
 	if s.data != "" {
 		data = s.data
 	}
-	return s.runJob(ctx, phase, o.Steps, "--model=lr", "--data="+data, "--steps="+strconv.Itoa(o.Steps), "--batch="+strconv.Itoa(o.Batch))
+	// Rows of four values: a weight and three factors.
+	return s.runJob(ctx, phase, o.Steps, "--model=fm", "--factors=3", "--data="+data, "--key-map="+o.keyMap, "--steps="+strconv.Itoa(o.Steps), "--batch="+strconv.Itoa(o.Batch))
 }
 
 // runJob runs a job with that many steps and measures it. Traffic and processor time are
@@ -75,7 +82,7 @@ func (s *stage) runJob(ctx context.Context, phase string, steps int, args ...str
 		Scheduler: psjob,
 		Servers:   hosts.Repeat(o.Hosts, psjob),
 		Workers:   hosts.Repeat(o.Hosts, psjob),
-		Hosts:     s.net.Hosts(),
+		Hosts:     s.hosts(),
 	}.Run(ctx)
 	if err != nil {
 		return Result{}, fmt.Errorf("phase %s: %w", phase, err)

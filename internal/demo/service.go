@@ -141,7 +141,9 @@ func stopAll(services *[]*service) error {
 	errs := make([]error, len(*services))
 	var all sync.WaitGroup
 	for i, s := range *services {
-		all.Go(func() { errs[i] = s.stop() })
+		if s != nil { // it did not start
+			all.Go(func() { errs[i] = s.stop() })
+		}
 	}
 	all.Wait()
 	*services = nil

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// telling reports what the demo is doing, and repeats it every tellEvery with the elapsed time.
+// telling reports what the demo is doing, and on a terminal repeats it every tellEvery with the elapsed time.
 // During a phase each line begins with the phase.
 type telling struct {
 	say   func(string)
@@ -25,11 +25,11 @@ type telling struct {
 // tellEvery is short enough that nobody thinks that the demo hangs.
 const tellEvery = 2 * time.Second
 
-// newTelling starts the repetition, unless say is nil. bytes is called under the lock, every
+// newTelling starts the repetition, if there is to be one. bytes is called under the lock, every
 // tellEvery.
-func newTelling(say func(string), bytes func() (uint64, error)) *telling {
+func newTelling(say func(string), repeat bool, bytes func() (uint64, error)) *telling {
 	t := &telling{say: say, bytes: bytes, done: make(chan struct{})}
-	if say != nil {
+	if say != nil && repeat {
 		t.ended.Go(t.repeat)
 	}
 	return t

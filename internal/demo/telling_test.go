@@ -12,7 +12,7 @@ func TestTellingNamesThePhase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
 		moved := uint64(0)
-		l := newTelling(func(text string) { said = append(said, text) }, func() (uint64, error) { return moved, nil })
+		l := newTelling(func(text string) { said = append(said, text) }, true, func() (uint64, error) { return moved, nil })
 		l.tell("starting a planner")
 		l.announcePhase(1, 2, "baseline")
 		moved = 1_500_000

@@ -20,7 +20,7 @@ const sparsity = 0.99
 // values of each push at once. Towards the end they send everything, so the final model lacks
 // nothing. Between two pulls most parameters then stay the same, and are not sent again.
 func (s *stage) threshold(ctx context.Context) (Result, error) {
-	if err := s.startProxies(ctx, nil, append(s.placed, "--handler", "add")...); err != nil {
+	if err := s.startProxies(ctx, append(s.placed, "--handler", "add")...); err != nil {
 		return Result{}, err
 	}
 	// Set over the control sockets rather than by flags, as a user would for a job that runs.

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Verdict describes in sentences what the demo has measured, good or bad. It says nothing about
-// phases without a result.
-func Verdict(results []Result, cores int) []string {
+// Verdict says in one sentence what the demo has measured, good or bad; empty without a
+// baseline and a phase to compare with it.
+func Verdict(results []Result) string {
 	find := func(phase string) *Result {
 		at := slices.IndexFunc(results, func(r Result) bool { return r.Phase == phase })
 		if at < 0 {
@@ -17,53 +17,48 @@ func Verdict(results []Result, cores int) []string {
 	}
 	base := find("baseline")
 	if base == nil {
-		return nil
+		return ""
 	}
-	var all []string
-	slower := false
-	add := func(format string, before, after *Result) {
-		slower = slower || after.StepsPerSecond < 0.95*before.StepsPerSecond
-		all = append(all, fmt.Sprintf(format, "psidecar sent "+fewer(before.BytesPerStep, after.BytesPerStep)+" and made the job "+faster(before.StepsPerSecond, after.StepsPerSecond)))
-	}
-	if r := find("compact"); r != nil {
-		add("Without loss %s.", base, r)
-	}
-	if r := find("reroute"); r != nil && r.Home != nil {
-		add("Moving keys to their users, %s, compared with the same job with all keys at home.", r.Home, r)
+	text := ""
+	if r := find("placement"); r != nil {
+		text = fmt.Sprintf("Without loss psidecar made the job %s with %s", faster(base, r), fewer(base, r))
 	}
 	if r := find("threshold"); r != nil {
-		ending := "."
-		if r.Accuracy != nil && base.Accuracy != nil {
-			ending = fmt.Sprintf("; accuracy %.2f%%%% instead of %.2f%%%%.", 100**r.Accuracy, 100**base.Accuracy)
+		if text == "" {
+			text = "psidecar made the job "
+		} else {
+			text += "; with 99% of pushed values held back until they add up, "
 		}
-		add("With data and keys placed, and 99%% of pushed values held back until they add up, %s"+ending, base, r)
+		text += fmt.Sprintf("%s with %s", faster(base, r), fewer(base, r))
+		if r.Accuracy != nil && base.Accuracy != nil {
+			text += fmt.Sprintf(", accuracy %.2f%% instead of %.2f%%", 100**r.Accuracy, 100**base.Accuracy)
+		}
 	}
-	// Said only where it applies, and once.
-	if slower {
-		all = append(all, fmt.Sprintf("If it is slower: all hosts and their proxies share this machine's %d cores; psidecar gains time where the network is the bottleneck.", cores))
+	if text == "" {
+		return ""
 	}
-	return all
+	return text + "."
 }
 
 // fewer compares numbers of bytes in words.
-func fewer(before, after float64) string {
-	if after <= 0 || before <= 0 {
+func fewer(before, after *Result) string {
+	if after.BytesPerStep <= 0 || before.BytesPerStep <= 0 {
 		return "bytes that could not be compared"
 	}
-	if ratio := before / after; ratio >= 0.995 {
+	if ratio := before.BytesPerStep / after.BytesPerStep; ratio >= 0.995 {
 		return fmt.Sprintf("%.1f times fewer bytes", ratio)
 	}
-	return fmt.Sprintf("%.2f times as many bytes", after/before)
+	return fmt.Sprintf("%.2f times as many bytes", after.BytesPerStep/before.BytesPerStep)
 }
 
 // faster compares speeds in words.
-func faster(before, after float64) string {
-	if before <= 0 {
+func faster(before, after *Result) string {
+	if before.StepsPerSecond <= 0 {
 		return "not measurably faster"
 	}
-	ratio := after / before
+	ratio := after.StepsPerSecond / before.StepsPerSecond
 	if ratio < 0.95 {
-		return fmt.Sprintf("%.2f times as fast, which is slower", ratio)
+		return fmt.Sprintf("%.2f times as fast, which is slower,", ratio)
 	}
 	return fmt.Sprintf("%.1f times as fast", ratio)
 }

@@ -19,24 +19,16 @@ func markOf(t *testing.T, conn net.Conn) (mark int) {
 			err = e
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return mark
 }
 
 func TestDialer(t *testing.T) {
 	require.Root(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	for _, want := range []int{0, 0x1234} {
-		conn, err := MarkingDialer(want, slog.Default()).Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := require.Value(MarkingDialer(want, slog.Default()).Dial("tcp", l.Addr().String()))(t)
 		if got := markOf(t, conn); got != want {
 			t.Errorf("mark %#x, want %#x", got, want)
 		}

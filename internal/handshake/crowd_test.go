@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // crowd opens connections that say no more than a few words.
@@ -17,9 +19,7 @@ func crowd(t *testing.T, address string, n int, words string) (all []net.Conn) {
 		if errors.Is(err, syscall.ECONNRESET) {
 			continue // it has made room for others before this side has looked
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { c.Close() })
 		io.WriteString(c, words) // it may have been reset
 		all = append(all, c)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -29,12 +30,9 @@ func (quiet) Watch(_ *api.WatchRequest, stream grpc.ServerStreamingServer[api.Pl
 // client's first words, are bounded by number, and keep nobody out. One that has
 // said so stays, however many come after it.
 func TestCallsBesideSilentConnections(t *testing.T) {
-	ours := require.NewAuthority(t, "ours")
-	mine := ours.Issue(t, t.TempDir(), "127.0.0.1", time.Now().Add(time.Hour), require.CertificateParts...)
-	own, err := identity.Load(identity.Files{Cert: mine.Cert, Key: mine.Key, CA: mine.CA})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := certs.NewAuthority(t, "ours")
+	mine := ours.Issue(t, t.TempDir(), "127.0.0.1", time.Now().Add(time.Hour), certs.Parts...)
+	own := require.Value(identity.Load(identity.Files{Cert: mine.Cert, Key: mine.Key, CA: mine.CA}))(t)
 	for name, c := range map[string]struct {
 		server credentials.TransportCredentials
 		client grpc.DialOption
@@ -45,10 +43,7 @@ func TestCallsBesideSilentConnections(t *testing.T) {
 		"half of a first word": {insecure.NewCredentials(), grpc.WithTransportCredentials(insecure.NewCredentials()), "PRI * HTTP"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 			set := New(8, 4)
 			server := grpc.NewServer(grpc.Creds(Credentials{c.server}), grpc.ConnectionTimeout(time.Hour))
 			api.RegisterPlansServer(server, quiet{})
@@ -61,18 +56,13 @@ func TestCallsBesideSilentConnections(t *testing.T) {
 				}
 			})
 			watch := func() grpc.ServerStreamingClient[api.PlanEvent] {
-				conn, err := grpc.NewClient(l.Addr().String(), c.client)
-				if err != nil {
-					t.Fatal(err)
-				}
+				conn := require.Value(grpc.NewClient(l.Addr().String(), c.client))(t)
 				t.Cleanup(func() { conn.Close() })
 				stream, err := api.NewPlansClient(conn).Watch(t.Context(), &api.WatchRequest{}, grpc.WaitForReady(true))
 				if err == nil {
 					_, err = stream.Recv()
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				return stream
 			}
 			early := watch()

@@ -3,6 +3,7 @@ package handshake
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -11,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A page's connections that ask for nothing, or do not come to the end of it, make
@@ -58,12 +61,12 @@ func TestPageBesideSilentConnections(t *testing.T) {
 				ended.Add(1)
 			}()
 		}
-		for end := time.Now().Add(time.Minute); ended.Load() < 46; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Errorf("%s: %d of 50 connections have ended, want 46", name, ended.Load())
-				break
+		require.Await(t, name+": 46 of 50 connections end", func() error {
+			if n := ended.Load(); n < 46 {
+				return fmt.Errorf("%d have ended", n)
 			}
-		}
+			return nil
+		})
 		if n := set.Size(); n > 4 {
 			t.Errorf("%s: %d connections are waited for", name, n)
 		}
@@ -84,20 +87,12 @@ func TestPageCountsConnectionsOnce(t *testing.T) {
 	BoundHTTP(s.Config, set)
 	s.Start()
 	t.Cleanup(s.Close)
-	c, err := net.Dial("tcp", s.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(net.Dial("tcp", s.Listener.Addr().String()))(t)
 	defer c.Close()
 	answers := bufio.NewReader(c)
 	for range 10 {
-		if _, err := io.WriteString(c, "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		r, err := http.ReadResponse(answers, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.Value(io.WriteString(c, "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"))(t)
+		r := require.Value(http.ReadResponse(answers, nil))(t)
 		io.Copy(io.Discard, r.Body)
 		r.Body.Close()
 	}

@@ -7,16 +7,15 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // systemd's watchdog is told that the process is alive while all loops turn, and
 // not while one is stuck.
 func TestWatchdogHearsWhileAllLoopsTurn(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
-	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	systemd := require.Value(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))(t)
 	defer systemd.Close()
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", "60000")
@@ -39,11 +38,7 @@ func TestWatchdogHearsWhileAllLoopsTurn(t *testing.T) {
 		}
 	}
 	stuck := loops.Add("a loop", 300*time.Millisecond)
-	for end := time.Now().Add(time.Minute); loops.Late() == nil; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the loop is never late")
-		}
-	}
+	require.Eventually(t, "the loop is late", func() bool { return loops.Late() != nil })
 	end := time.Now().Add(time.Minute)
 	for quiet := false; !quiet; { // 15 times as long as from one word to the next
 		if time.Now().After(end) {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -28,8 +29,6 @@ type Host struct {
 	uplink netlink.Link    // eth0, in the host's namespace
 	port   netlink.Link    // the other end of eth0, in the switch's namespace
 	cgroup string
-	memory []*MemoryGroup // those in cgroup v1, which are not below cgroup
-	faults *faultInjector
 
 	link      sync.Mutex // serializes changes of the link
 	processes sync.WaitGroup
@@ -89,6 +88,9 @@ func (h *Host) Handle() netns.NsHandle { return h.ns }
 
 // Cgroup returns the folder of the host's cgroup v2.
 func (h *Host) Cgroup() string { return h.cgroup }
+
+// Address returns the host:port of a service on the host.
+func (h *Host) Address(port int) string { return net.JoinHostPort(h.IPv4.String(), strconv.Itoa(port)) }
 
 // Group creates a cgroup inside the host's, unless it exists, and returns its folder. A job and
 // the sidecar that watches it need cgroups of their own.
@@ -155,12 +157,6 @@ func (h *Host) Dial(ctx context.Context, network, address string) (net.Conn, err
 // close removes the host. Its processes must be gone.
 func (h *Host) close() error {
 	var errs []error
-	for _, g := range h.memory {
-		errs = append(errs, removeMemoryGroup(g.dir))
-	}
-	if h.faults != nil {
-		errs = append(errs, h.faults.close())
-	}
 	if h.nl != nil {
 		h.nl.Close()
 	}

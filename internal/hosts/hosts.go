@@ -24,6 +24,7 @@ package hosts
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"sync"
@@ -84,9 +85,10 @@ func New(cfg Config) (*Net, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Processes of a killed owner would otherwise go on taking memory and processor time.
+	// Processes of a killed owner would otherwise go on taking memory and processor time. What cannot be
+	// removed, as below a later mount of ip netns, has a name that is not used again.
 	if err := Reap(); err != nil {
-		return nil, fmt.Errorf("taking away the hosts of killed processes: %w", err)
+		slog.Warn("hosts of killed processes cannot be removed", "error", err)
 	}
 	prefix, err := ownPrefix()
 	if err != nil {

@@ -26,22 +26,13 @@ import (
 // pair connects host a to host b's address by TCP and returns both ends.
 func pair(t testing.TB, a, b *hosts.Host, at netip.Addr) (from, to *net.TCPConn) {
 	t.Helper()
-	l, err := b.Listen(t.Context(), "tcp", netip.AddrPortFrom(at, 0).String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(b.Listen(t.Context(), "tcp", netip.AddrPortFrom(at, 0).String()))(t)
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	c, err := a.Dial(ctx, "tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(a.Dial(ctx, "tcp", l.Addr().String()))(t)
 	t.Cleanup(func() { c.Close() })
-	s, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Value(l.Accept())(t)
 	t.Cleanup(func() { s.Close() })
 	return c.(*net.TCPConn), s.(*net.TCPConn)
 }
@@ -52,9 +43,7 @@ func TestHostsReachEachOther(t *testing.T) {
 		for _, b := range n.Hosts() {
 			for _, addr := range []netip.Addr{b.IPv4, b.IPv6} {
 				from, to := pair(t, a, b, addr)
-				if _, err := io.WriteString(from, a.Name); err != nil {
-					t.Fatal(err)
-				}
+				require.Value(io.WriteString(from, a.Name))(t)
 				got := make([]byte, len(a.Name))
 				if _, err := io.ReadFull(to, got); err != nil || string(got) != a.Name {
 					t.Errorf("%s to %s at %s: got %q, %v", a.Name, b.Name, addr, got, err)
@@ -75,22 +64,14 @@ func TestProcessRunsOnItsHostFromTheStart(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		group, err := filepath.Rel(mount, filepath.Join(h.Cgroup(), "job"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		group := require.Value(filepath.Rel(mount, filepath.Join(h.Cgroup(), "job")))(t)
 		want += " /" + group
 
 		cmd := role(t, "whereami")
 		var out strings.Builder
 		cmd.Stdout = &out
-		p, err := h.StartIn("job", cmd)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		p := require.Value(h.StartIn("job", cmd))(t)
+		require.NoError(t, p.Wait(t.Context()))
 		if got := strings.TrimSpace(out.String()); got != want {
 			t.Errorf("on %s the process was in %q, want %q", h.Name, got, want)
 		}
@@ -119,33 +100,14 @@ func state(t *testing.T, pid int) string {
 	return strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[0]
 }
 
-// eventually waits until the condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 func TestPauseResumeAndKill(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: 1})
-	p, err := n.Host(0).Start(exec.Command("sleep", "1000"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Pause(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "stopped", func() bool { return state(t, p.Pid()) == "T" })
-	if err := p.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "running again", func() bool { return state(t, p.Pid()) == "S" })
-	if err := p.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(n.Host(0).Start(exec.Command("sleep", "1000")))(t)
+	require.NoError(t, p.Pause())
+	require.Eventually(t, "stopped", func() bool { return state(t, p.Pid()) == "T" })
+	require.NoError(t, p.Resume())
+	require.Eventually(t, "running again", func() bool { return state(t, p.Pid()) == "S" })
+	require.NoError(t, p.Kill())
 	var exit *exec.ExitError
 	if err := p.Wait(t.Context()); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Errorf("after Kill: %v", err)
@@ -158,10 +120,7 @@ func TestPauseResumeAndKill(t *testing.T) {
 func TestWaitKillsWhenItsContextEnds(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: 1})
 	ctx, cancel := context.WithCancel(t.Context())
-	p, err := n.Host(0).Start(exec.Command("sleep", "1000"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(n.Host(0).Start(exec.Command("sleep", "1000")))(t)
 	cancel()
 	if err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
@@ -174,19 +133,11 @@ func TestWaitKillsWhenItsContextEnds(t *testing.T) {
 func TestCloseEndsProcessesAndRemovesAll(t *testing.T) {
 	require.Root(t)
 	require.CgroupV2(t)
-	n, err := hosts.New(hosts.Config{Hosts: 2, Rate: 100e6})
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := require.Value(hosts.New(hosts.Config{Hosts: 2, Rate: 100e6}))(t)
 	h := n.Host(1)
 	// A process that has left its parent and its process group behind.
-	p, err := h.StartIn("job", exec.Command("sh", "-c", "setsid sleep 1000 & sleep 1000"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Close(); err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(h.StartIn("job", exec.Command("sh", "-c", "setsid sleep 1000 & sleep 1000")))(t)
+	require.NoError(t, n.Close())
 	select {
 	case <-p.Done():
 	default:
@@ -210,13 +161,8 @@ func TestHostsOfAKilledProcessAreReaped(t *testing.T) {
 	require.Root(t)
 	require.CgroupV2(t)
 	owner := role(t, "owner")
-	stdout, err := owner.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := owner.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdout := require.Value(owner.StdoutPipe())(t)
+	require.NoError(t, owner.Start())
 	var namespace, cgroup string
 	var pid int
 	line, err := bufio.NewReader(stdout).ReadString('\n')
@@ -229,27 +175,21 @@ func TestHostsOfAKilledProcessAreReaped(t *testing.T) {
 	}
 	namespace = "/run/netns/" + namespace
 
-	if err := hosts.Reap(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, hosts.Reap())
 	for _, path := range []string{namespace, cgroup} {
 		if _, err := os.Stat(path); err != nil {
 			t.Errorf("reaped while its owner runs: %v", err)
 		}
 	}
-	if err := owner.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, owner.Process.Kill())
 	owner.Wait()
-	if err := hosts.Reap(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, hosts.Reap())
 	for _, path := range []string{namespace, cgroup, filepath.Dir(cgroup) + "/absent"} {
 		if _, err := os.Stat(path); !os.IsNotExist(err) {
 			t.Errorf("%s is still there: %v", path, err)
 		}
 	}
-	eventually(t, "process on the host dead", func() bool {
+	require.Eventually(t, "process on the host dead", func() bool {
 		s := state(t, pid)
 		return s == "gone" || s == "Z" // a zombie where nothing reaps orphans
 	})
@@ -259,27 +199,16 @@ func TestFailureLeavesNothingBehind(t *testing.T) {
 	require.Root(t)
 	mount := require.CgroupV2(t)
 	poor := role(t, "poor")
-	stdout, err := poor.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := poor.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdout := require.Value(poor.StdoutPipe())(t)
+	require.NoError(t, poor.Start())
 	defer poor.Wait()
 	defer poor.Process.Kill()
-	said, err := io.ReadAll(stdout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	said := require.Value(io.ReadAll(stdout))(t)
 	if !strings.Contains(string(said), syscall.EMFILE.Error()) {
 		t.Fatalf("with 100 file descriptors: %q, want %q", said, syscall.EMFILE.Error())
 	}
 	for _, dir := range []string{"/run/netns", mount} {
-		left, err := filepath.Glob(fmt.Sprintf("%s/psd-*-%d-*", dir, poor.Process.Pid))
-		if err != nil {
-			t.Fatal(err)
-		}
+		left := require.Value(filepath.Glob(fmt.Sprintf("%s/psd-*-%d-*", dir, poor.Process.Pid)))(t)
 		if len(left) > 0 {
 			t.Errorf("left behind: %q\nit said %s", left, said)
 		}
@@ -311,9 +240,7 @@ func TestWrongConfigIsRefused(t *testing.T) {
 
 func TestSysctlIsTheHostsOwn(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: 2})
-	if err := n.Host(0).Sysctl("net/ipv4/tcp_retries2", "7"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.Host(0).Sysctl("net/ipv4/tcp_retries2", "7"))
 	for i, want := range []string{"7", "15"} {
 		if err := n.Host(i).Do(func() error {
 			got, err := os.ReadFile("/proc/sys/net/ipv4/tcp_retries2")
@@ -334,10 +261,7 @@ func TestManyHosts(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: 64, Pairs: true})
 	from, to := pair(t, n.Host(0), n.Host(63), n.Host(63).IPv6)
 	transfer(t, from, to, random(1000), 0)
-	traffic, err := n.Traffic()
-	if err != nil {
-		t.Fatal(err)
-	}
+	traffic := require.Value(n.Traffic())(t)
 	if got := traffic[0][63].Payload; got < 1000 {
 		t.Errorf("payload of host 0 to 63 is %d, want 1000", got)
 	}
@@ -356,7 +280,5 @@ func TestSeveralNetsReapAtOnce(t *testing.T) {
 			return errors.Join(hosts.Reap(), n.Host(1).Run(t.Context(), exec.Command("true")), n.Close())
 		})
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, g.Wait())
 }

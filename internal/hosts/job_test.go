@@ -11,6 +11,7 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // shell is a program that is a line of shell.
@@ -49,10 +50,7 @@ func TestNodesAreToldTheirParts(t *testing.T) {
 			if test.hosts > 0 {
 				j.Hosts = hoststest.New(t, hosts.Config{Hosts: test.hosts}).Hosts()
 			}
-			r, err := j.Run(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := require.Value(j.Run(t.Context()))(t)
 			for i, n := range r.Nodes() {
 				if got := strings.TrimSpace(n.Stdout.String()); got != test.want[i] {
 					t.Errorf("%s %d was told %q, want %q", n.Role, n.Index, got, test.want[i])
@@ -67,9 +65,7 @@ func TestOneFailureEndsTheJob(t *testing.T) {
 		Scheduler: shell("exec sleep 1000"), Servers: hosts.Repeat(2, shell("exec sleep 1000")),
 		Workers: []hosts.Program{shell("exec sleep 1000"), shell("echo it broke >&2; exit 3")},
 	}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	err = r.Wait()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 3 {
@@ -87,10 +83,7 @@ func TestOneFailureEndsTheJob(t *testing.T) {
 
 func TestContextEndsTheJob(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := hosts.Job{Scheduler: shell("exec sleep 1000"), Servers: hosts.Repeat(1, shell("exec sleep 1000"))}.Start(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(hosts.Job{Scheduler: shell("exec sleep 1000"), Servers: hosts.Repeat(1, shell("exec sleep 1000"))}.Start(ctx))(t)
 	cancel()
 	if err := r.Wait(); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
@@ -98,13 +91,8 @@ func TestContextEndsTheJob(t *testing.T) {
 }
 
 func TestSignalReachesTheProcess(t *testing.T) {
-	r, err := hosts.Job{Scheduler: shell("exec sleep 1000")}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Scheduler.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(hosts.Job{Scheduler: shell("exec sleep 1000")}.Start(t.Context()))(t)
+	require.NoError(t, r.Scheduler.Signal(syscall.SIGTERM))
 	var exit *exec.ExitError
 	if err := r.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
 		t.Errorf("got %v, want SIGTERM", err)

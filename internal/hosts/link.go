@@ -201,50 +201,6 @@ func (h *Host) Heal() error {
 	return nil
 }
 
-// SetSegments bounds the TCP segments of new connections between hosts to size bytes including
-// TCP options (12 of them time stamps), and sends one segment in each packet instead of up to
-// 64 KiB. The kernel allows no less than 48; see WriteSegments for less. 0 removes the bound.
-func (n *Net) SetSegments(size int) error {
-	if size != 0 && (size < 48 || size > 65495) {
-		return fmt.Errorf("segments of %d bytes: must be 48 to 65495, or 0", size)
-	}
-	for _, h := range n.hosts {
-		if err := h.setSegments(size); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// setSegments makes the host ask its peers for small segments, by its routes, and send its own
-// one by one.
-func (h *Host) setSegments(size int) error {
-	h.link.Lock()
-	defer h.link.Unlock()
-	routes, err := h.nl.RouteList(h.uplink, netlink.FAMILY_ALL)
-	if err != nil {
-		return fmt.Errorf("host %s: its routes: %w", h.Name, err)
-	}
-	for _, route := range routes {
-		// Only routes to other hosts.
-		if route.Dst == nil || route.Dst.IP.IsMulticast() || route.Dst.IP.IsLinkLocalUnicast() {
-			continue
-		}
-		route.AdvMSS = size
-		if err := h.nl.RouteReplace(&route); err != nil {
-			return fmt.Errorf("host %s: route %s with segments of %d bytes: %w", h.Name, route.Dst, size, err)
-		}
-	}
-	segments := 1
-	if size == 0 {
-		segments = 65535
-	}
-	if err := h.nl.LinkSetGSOMaxSegs(h.uplink, segments); err != nil {
-		return fmt.Errorf("host %s: %d segments a packet: %w", h.Name, segments, err)
-	}
-	return nil
-}
-
 // Counters are what went over a host's link since it was created: whole frames with all
 // headers, including ARP and neighbour discovery. A packet that is still to be divided into
 // segments counts its headers once.
@@ -271,19 +227,4 @@ func (h *Host) Counters() (Counters, error) {
 func isGone(err error) bool {
 	var missing netlink.LinkNotFoundError
 	return errors.As(err, &missing) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENOENT)
-}
-
-// SetLoopbackPackets lets TCP pass packets of up to size bytes, including headers, to the
-// host's loopback interface ("BIG TCP" above 65,536), on connections made from now on.
-func (h *Host) SetLoopbackPackets(size int) error {
-	h.link.Lock()
-	defer h.link.Unlock()
-	lo, err := h.nl.LinkByName("lo")
-	if err != nil {
-		return fmt.Errorf("host %s: its loopback interface: %w", h.Name, err)
-	}
-	if err := errors.Join(h.nl.LinkSetGSOMaxSize(lo, size), h.nl.LinkSetGSOIPv4MaxSize(lo, size)); err != nil {
-		return fmt.Errorf("host %s: packets of %d bytes on its loopback interface (IPv6 since Linux 5.19, IPv4 since 6.3): %w", h.Name, size, err)
-	}
-	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -36,15 +37,13 @@ func transfer(t testing.TB, from, to *net.TCPConn, b []byte, size int) {
 	g.Go(func() error {
 		defer from.CloseWrite()
 		if size != 0 {
-			return hosts.WriteSegments(from, b, size)
+			return hoststest.WriteSegments(from, b, size)
 		}
 		_, err := from.Write(b)
 		return err
 	})
 	got, err := io.ReadAll(to)
-	if err := errors.Join(err, g.Wait()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(err, g.Wait()))
 	if !bytes.Equal(got, b) {
 		t.Fatalf("%d bytes arrived changed as %d", len(b), len(got))
 	}
@@ -59,9 +58,7 @@ func tcpInfo(t *testing.T, c *net.TCPConn) (info *unix.TCPInfo) {
 			info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
 		}), err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return info
 }
 
@@ -80,10 +77,7 @@ func TestTrafficByPairsIsExact(t *testing.T) {
 	send(2, 0, 70_000, n.Host(0).IPv6)
 	send(1, 1, 500_000, n.Host(1).IPv4) // stays on the host
 
-	got, err := n.Traffic()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := require.Value(n.Traffic())(t)
 	for a := range got {
 		var bytes uint64
 		for b, traffic := range got[a] {
@@ -99,10 +93,7 @@ func TestTrafficByPairsIsExact(t *testing.T) {
 				t.Errorf("host %d to %d: %d bytes for %d packets with payload %d", a, b, traffic.Bytes, traffic.Packets, traffic.Payload)
 			}
 		}
-		counters, err := n.Host(a).Counters()
-		if err != nil {
-			t.Fatal(err)
-		}
+		counters := require.Value(n.Host(a).Counters())(t)
 		// The link's counter has ARP and neighbour discovery in addition.
 		if extra := counters.SentBytes - bytes; counters.SentBytes < bytes || extra > 5000 {
 			t.Errorf("host %d: link counted %d bytes, pairs %d", a, counters.SentBytes, bytes)
@@ -120,12 +111,8 @@ func TestTrafficNeedsPairs(t *testing.T) {
 func TestCutAndHeal(t *testing.T) {
 	n := hoststest.New(t, hosts.Config{Hosts: 2})
 	from, to := pair(t, n.Host(0), n.Host(1), n.Host(1).IPv4)
-	if err := n.Host(1).Cut(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := from.Write([]byte("held")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.Host(1).Cut())
+	require.Value(from.Write([]byte("held")))(t)
 	to.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 	if k, err := to.Read(make([]byte, 4)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("%d bytes over a cut link: %v", k, err)
@@ -136,9 +123,7 @@ func TestCutAndHeal(t *testing.T) {
 		c.Close()
 		t.Error("connected over a cut link")
 	}
-	if err := n.Host(1).Heal(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.Host(1).Heal())
 	to.SetReadDeadline(time.Now().Add(time.Minute))
 	got := make([]byte, 4)
 	if _, err := io.ReadFull(to, got); err != nil || string(got) != "held" {
@@ -149,33 +134,24 @@ func TestCutAndHeal(t *testing.T) {
 func TestFaultsLoseAndRepeatPackets(t *testing.T) {
 	require.BPF(t)
 	n := hoststest.New(t, hosts.Config{Hosts: 2, Pairs: true})
-	for i, faults := range []hosts.Faults{{Drop: 0.05, Seed: 1}, {Duplicate: 0.2, Seed: 2}, {Drop: 0.02, Duplicate: 0.05, Seed: 3}} {
-		a, b := n.Host(i%2), n.Host(1-i%2)
-		if err := n.SetSegments(1460); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.SetFaults(faults); err != nil {
-			t.Fatal(err)
-		}
-		from, to := pair(t, a, b, b.IPv4)
-		transfer(t, from, to, random(3_000_000), 0)
-		info := tcpInfo(t, from)
-		counts, err := a.FaultCounts()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%+v: %+v, %d segments sent again", faults, counts, info.Total_retrans)
-		if counts.Packets < 2000 {
-			t.Errorf("%+v: %d packets for 3 MB in single segments", faults, counts.Packets)
-		}
-		checkShare(t, "lost", counts.Dropped, counts.Packets, faults.Drop)
-		checkShare(t, "repeated", counts.Duplicated, counts.Packets, faults.Duplicate)
-		if faults.Drop > 0 && info.Total_retrans == 0 {
-			t.Error("TCP sent nothing again")
-		}
-		if err := a.SetFaults(hosts.Faults{}); err != nil {
-			t.Fatal(err)
-		}
+	for i, faults := range []hoststest.Faults{{Drop: 0.05, Seed: 1}, {Duplicate: 0.2, Seed: 2}, {Drop: 0.02, Duplicate: 0.05, Seed: 3}} {
+		t.Run(fmt.Sprintf("%+v", faults), func(t *testing.T) {
+			a, b := n.Host(i%2), n.Host(1-i%2)
+			require.NoError(t, hoststest.SetSegments(n, 1460))
+			injected := hoststest.Inject(t, a, faults)
+			from, to := pair(t, a, b, b.IPv4)
+			transfer(t, from, to, random(3_000_000), 0)
+			info, counts := tcpInfo(t, from), injected.Counts(t)
+			t.Logf("%+v, %d segments sent again", counts, info.Total_retrans)
+			if counts.Packets < 2000 {
+				t.Errorf("%d packets for 3 MB in single segments", counts.Packets)
+			}
+			checkShare(t, "lost", counts.Dropped, counts.Packets, faults.Drop)
+			checkShare(t, "repeated", counts.Duplicated, counts.Packets, faults.Duplicate)
+			if faults.Drop > 0 && info.Total_retrans == 0 {
+				t.Error("TCP sent nothing again")
+			}
+		})
 	}
 }
 
@@ -185,15 +161,6 @@ func checkShare(t *testing.T, what string, part, whole uint64, want float64) {
 	t.Helper()
 	if got := float64(part) / float64(whole); got < want/2 || got > want*3/2 {
 		t.Errorf("%s: %d of %d packets, want a share of %g", what, part, whole, want)
-	}
-}
-
-func TestFaultsOutOfRangeAreRefused(t *testing.T) {
-	n := hoststest.New(t, hosts.Config{Hosts: 1})
-	for _, f := range []hosts.Faults{{Drop: -0.1}, {Drop: 1.1}, {Duplicate: 2}} {
-		if err := n.Host(0).SetFaults(f); err == nil {
-			t.Errorf("%+v was accepted", f)
-		}
 	}
 }
 
@@ -207,9 +174,7 @@ func TestSegmentsAreAsSmallAsAskedFor(t *testing.T) {
 			t.Errorf("at %s: 5000 bytes left in %d segments, want one each", at, info.Data_segs_out)
 		}
 	}
-	if err := n.SetSegments(48); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, hoststest.SetSegments(n, 48))
 	for _, at := range []netip.Addr{b.IPv4, b.IPv6} {
 		from, to := pair(t, a, b, at)
 		transfer(t, from, to, random(48_000), 0)
@@ -217,9 +182,7 @@ func TestSegmentsAreAsSmallAsAskedFor(t *testing.T) {
 			t.Errorf("at %s: 48000 bytes left in %d segments of at most 48", at, info.Data_segs_out)
 		}
 	}
-	if err := n.SetSegments(0); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, hoststest.SetSegments(n, 0))
 	from, to := pair(t, a, b, b.IPv4)
 	transfer(t, from, to, random(480_000), 0)
 	if info := tcpInfo(t, from); info.Data_segs_out > 1000 {
@@ -236,34 +199,5 @@ func TestSmallMTU(t *testing.T) {
 	transfer(t, from, to, random(100_000), 0)
 	if info := tcpInfo(t, from); info.Snd_mss > 160 {
 		t.Errorf("segments of %d bytes with an MTU of 200", info.Snd_mss)
-	}
-}
-
-// BenchmarkLink sends over links of several speeds; B/s next to the limit
-// says how well it is kept.
-func BenchmarkLink(b *testing.B) {
-	for name, rate := range map[string]uint64{"100Mbit": 100e6, "200Mbit": 200e6, "1Gbit": 1e9, "unlimited": 0} {
-		b.Run(name, func(b *testing.B) {
-			n := hoststest.New(b, hosts.Config{Hosts: 2, Rate: rate})
-			from, to := pair(b, n.Host(0), n.Host(1), n.Host(1).IPv4)
-			chunk := random(4 << 20)
-			b.SetBytes(int64(len(chunk)))
-			b.ResetTimer()
-			var g errgroup.Group
-			g.Go(func() error {
-				for range b.N {
-					if _, err := from.Write(chunk); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-			if _, err := io.CopyN(io.Discard, to, int64(b.N)*int64(len(chunk))); err != nil {
-				b.Fatal(err)
-			}
-			if err := g.Wait(); err != nil {
-				b.Fatal(err)
-			}
-		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // roleVariable makes the test program play a part instead of testing: that of
@@ -26,8 +27,6 @@ func TestMain(m *testing.M) {
 		whereami()
 	case "owner":
 		ownHosts()
-	case "clock":
-		tellTime()
 	case "poor":
 		failToOwnHosts()
 	default:
@@ -84,10 +83,7 @@ func failToOwnHosts() {
 // role returns the command that plays the part.
 func role(t *testing.T, name string) *exec.Cmd {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := require.Value(os.Executable())(t)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), roleVariable+"="+name)
 	cmd.Stderr = os.Stderr

@@ -114,9 +114,6 @@ func Reap() error {
 	stale(mount, func(name string) {
 		errs = append(errs, removeCgroup(filepath.Join(mount, name)))
 	}, &errs)
-	stale(memoryMountV1, func(name string) {
-		errs = append(errs, removeMemoryGroup(filepath.Join(memoryMountV1, name)))
-	}, &errs)
 	stale(namespaces, func(name string) {
 		errs = append(errs, deleteNamespace(name))
 	}, &errs)

@@ -16,19 +16,14 @@ const (
 	skbLen      = 0
 	skbMark     = 8
 	skbProtocol = 16
-	skbIfindex  = 40
 )
 
-// Verdicts of a program at the switch's port: continue with the next program, or drop the
-// packet.
-const (
-	actNext = -1 // TC_ACT_UNSPEC
-	actDrop = 2  // TC_ACT_SHOT
-)
+// actNext is the verdict of a program at the switch's port: continue with the next one.
+const actNext = -1 // TC_ACT_UNSPEC
 
-// clonedMark marks a packet that is the copy of another, so that it is not
+// ClonedMark marks a packet that is the copy of another, so that it is not
 // counted and not copied again. Packets lose it when they reach a host.
-const clonedMark = 0x70736964
+const ClonedMark = 0x70736964
 
 // Ethernet types as skb->protocol has them, in network order.
 const (
@@ -38,8 +33,8 @@ const (
 
 // Priorities of the programs at a port: packets are counted before they may be lost.
 const (
-	priorityCount  = 1
-	priorityFaults = 2
+	priorityCount = 1
+	priorityOther = 2
 )
 
 // load loads a program for packets that enter a port of the switch.
@@ -60,21 +55,30 @@ func load(name string, code asm.Instructions) (*ebpf.Program, error) {
 	return prog, nil
 }
 
-// attach runs a program on every packet that the host sends, when it reaches the switch. The
-// port keeps the program until it is detached.
+// Attach runs a program on every packet that the host sends, when it reaches the switch and has
+// been counted, until detach is called. A host can have one.
+func (h *Host) Attach(name string, code asm.Instructions) (detach func() error, err error) {
+	prog, err := load(name, code)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.attach(prog, name, priorityOther); err != nil {
+		return nil, errors.Join(err, prog.Close())
+	}
+	return func() error {
+		err := h.net.nl.FilterDel(h.filter(prog.FD(), name, priorityOther))
+		if err != nil {
+			err = fmt.Errorf("removing the BPF program %s from the port of host %s: %w", name, h.Name, err)
+		}
+		return errors.Join(err, prog.Close())
+	}, nil
+}
+
+// attach runs a program at a host's port. The port keeps the program.
 func (h *Host) attach(prog *ebpf.Program, name string, priority uint16) error {
 	err := h.net.nl.FilterReplace(h.filter(prog.FD(), name, priority))
 	if err != nil {
 		return fmt.Errorf("attaching the BPF program %s to the port of host %s: %w", name, h.Name, err)
-	}
-	return nil
-}
-
-// detach removes the program of a priority, if there is one.
-func (h *Host) detach(name string, priority uint16) error {
-	err := h.net.nl.FilterDel(h.filter(-1, name, priority))
-	if err != nil && !isGone(err) && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("removing the BPF program %s from the port of host %s: %w", name, h.Name, err)
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func (c *pairCounter) program(from int) asm.Instructions {
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R7, asm.R6, skbLen, asm.Word),
 		asm.LoadMem(asm.R0, asm.R6, skbMark, asm.Word),
-		asm.JEq.Imm(asm.R0, clonedMark, "out"),
+		asm.JEq.Imm(asm.R0, ClonedMark, "out"),
 		asm.LoadMem(asm.R0, asm.R6, skbProtocol, asm.Word),
 		asm.JEq.Imm(asm.R0, etherIPv6, "ipv6"),
 		asm.JNE.Imm(asm.R0, etherIPv4, "out"),

@@ -10,20 +10,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // handshake has a server and a client with the certificates of two folders talk.
 func handshake(t *testing.T, server, client, name string) error {
 	t.Helper()
 	config := func(dir string) *tls.Config {
-		cert, err := tls.LoadX509KeyPair(filepath.Join(dir, CertFile), filepath.Join(dir, KeyFile))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ca, err := os.ReadFile(filepath.Join(dir, CAFile))
-		if err != nil {
-			t.Fatal(err)
-		}
+		cert := require.Value(tls.LoadX509KeyPair(filepath.Join(dir, CertFile), filepath.Join(dir, KeyFile)))(t)
+		ca := require.Value(os.ReadFile(filepath.Join(dir, CAFile)))(t)
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(ca)
 		return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, RootCAs: roots, ClientCAs: roots,
@@ -57,19 +53,10 @@ func TestCertificatesOfOneAuthorityFit(t *testing.T) {
 		t.Fatal(err, again)
 	}
 	one, two, stranger := filepath.Join(dir, "one"), filepath.Join(dir, "two"), t.TempDir()
-	if err := a.Issue(one, []string{"one", "198.18.0.1"}, nil, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	if err := again.Issue(two, []string{"two"}, nil, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	other, err := OpenAuthority(stranger, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Issue(stranger, []string{"one"}, nil, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.Issue(one, []string{"one", "198.18.0.1"}, nil, time.Minute))
+	require.NoError(t, again.Issue(two, []string{"two"}, nil, time.Minute))
+	other := require.Value(OpenAuthority(stranger, time.Hour))(t)
+	require.NoError(t, other.Issue(stranger, []string{"one"}, nil, time.Minute))
 	for _, name := range []string{"one", "198.18.0.1"} {
 		if err := handshake(t, one, two, name); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -89,25 +76,18 @@ func TestCertificatesOfOneAuthorityFit(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
-	a, err := OpenAuthority(dir, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := require.Value(OpenAuthority(dir, time.Hour))(t)
 	if err := a.Issue(filepath.Join(dir, "x"), []string{"x"}, nil, 2*time.Hour); err == nil || !strings.Contains(err.Error(), "outlive") {
 		t.Errorf("a certificate that outlives its authority: %v", err)
 	}
 	if err := a.Issue(filepath.Join(dir, "x"), nil, nil, time.Minute); err == nil {
 		t.Error("a certificate without a name")
 	}
-	if err := os.Remove(filepath.Join(dir, CAKeyFile)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(filepath.Join(dir, CAKeyFile)))
 	if _, err := OpenAuthority(dir, time.Hour); err == nil || !strings.Contains(err.Error(), "not whole") {
 		t.Errorf("an authority without a key: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, CAKeyFile), []byte("rubbish"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, CAKeyFile), []byte("rubbish"), 0o600))
 	if _, err := OpenAuthority(dir, time.Hour); err == nil || !strings.Contains(err.Error(), "no ec private key") {
 		t.Errorf("rubbish for a key: %v", err)
 	}

@@ -114,6 +114,12 @@ func (i *Identity) Current() (*tls.Certificate, *x509.CertPool) {
 	return now.cert, now.roots
 }
 
+// Expires returns until when the present certificate is valid.
+func (i *Identity) Expires() time.Time {
+	cert, _ := i.Current()
+	return cert.Leaf.NotAfter
+}
+
 // beginCheck returns the present content. With check the caller has to check the files, and to call
 // endCheck.
 func (i *Identity) beginCheck() (now *content, check bool) {

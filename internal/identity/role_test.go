@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func certificate(t *testing.T, names ...string) *x509.Certificate {
@@ -15,10 +17,7 @@ func certificate(t *testing.T, names ...string) *x509.Certificate {
 			c.DNSNames = append(c.DNSNames, name)
 			continue
 		}
-		u, err := url.Parse(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := require.Value(url.Parse(name))(t)
 		c.URIs = append(c.URIs, u)
 	}
 	return c
@@ -52,10 +51,7 @@ func TestGrants(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var rules []RoleRule
 			for _, text := range tc.rules {
-				r, err := ParseRoleRule(text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := require.Value(ParseRoleRule(text))(t)
 				rules = append(rules, r)
 			}
 			if got := GrantsOf(certificate(t, tc.names...), rules...).String(); got != tc.want {

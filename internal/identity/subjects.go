@@ -24,7 +24,7 @@ func ParseSubjects(hosts, planners, operators, roles []string, anyHost bool) ([]
 	add := func(flag, prefix, text string, grants func(names []string) (Grants, error)) error {
 		// The first name is also the name of the folder, so it must be a single path element.
 		names := strings.Split(text, ",")
-		if names[0] == "" || filepath.Base(names[0]) != names[0] {
+		if names[0] == "" || filepath.Base(names[0]) != names[0] || flag != "--operator" && strings.Contains(text, " ") {
 			return fmt.Errorf("%s %q: want names, separated by commas", flag, text)
 		}
 		g, err := grants(names)

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // long is how long a test waits for what must come.
@@ -293,39 +293,9 @@ func TestPartsAreWholeRecords(t *testing.T) {
 func TestMetric(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(New(io.Discard, 0))
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := require.Value(registry.Gather())(t)
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
-	}
-}
-
-// BenchmarkLog compares a record that is written to a file with one that is buffered for it.
-func BenchmarkLog(b *testing.B) {
-	for _, buffered := range []bool{false, true} {
-		b.Run(fmt.Sprintf("buffered=%v", buffered), func(b *testing.B) {
-			f, err := os.Create(filepath.Join(b.TempDir(), "log"))
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer f.Close()
-			w := New(f, Size)
-			log := w.NewLogger(func(out io.Writer) slog.Handler { return slog.NewTextHandler(out, nil) })
-			if buffered {
-				w.StartBuffering()
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				log.Info("connection", "kind", "link", "client", "10.0.0.1:40000", "destination", "10.0.0.2:8000")
-			}
-			if !w.StopBuffering(long) {
-				b.Fatal("not everything was written")
-			}
-			full, _ := droppedOf(b, w)
-			b.ReportMetric(full/float64(b.N), "dropped/op")
-		})
 	}
 }

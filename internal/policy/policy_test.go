@@ -6,14 +6,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func everything(t *testing.T) Allowed {
 	t.Helper()
-	a, err := ParseAllowed(Keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := require.Value(ParseAllowed(Keys))(t)
 	return a
 }
 
@@ -56,10 +55,7 @@ func TestReadTakesWhatEachKeyShould(t *testing.T) {
 // What the administrator does not allow is ignored, and said; by default that is
 // what changes a job's results, or what else it depends on.
 func TestAllowedIsWhatTheAdministratorSays(t *testing.T) {
-	usual, err := ParseAllowed(Default)
-	if err != nil {
-		t.Fatal(err)
-	}
+	usual := require.Value(ParseAllowed(Default))(t)
 	p, wrong := Settings{Threshold: "0.9", Codec: "none", Move: "true", Observe: "true"}.Read(usual, annotation)
 	if p != (Policy{Codec: "none"}) || len(wrong) != 3 {
 		t.Errorf("by default: %+v, %q", p, wrong)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func drawUses(t *rapid.T) []Use {
@@ -33,20 +35,13 @@ func drawUses(t *rapid.T) []Use {
 	return uses
 }
 
-func write(t interface{ Fatal(...any) }, uses []Use) []byte {
+func write(t require.TB, uses []Use) []byte {
 	var file bytes.Buffer
-	w, err := NewWriter(&file, Header{Host: "h"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(NewWriter(&file, Header{Host: "h"}))(t)
 	for i := range uses {
-		if err := w.Add(&uses[i]); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.Add(&uses[i]))
 	}
-	if _, err := w.Close(9, 3); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(w.Close(9, 3))(t)
 	return file.Bytes()
 }
 
@@ -120,9 +115,7 @@ func TestKeysOfAllListsAreBounded(t *testing.T) {
 	for _, forgets := range []bool{false, true} {
 		var file bytes.Buffer
 		w, err := NewWriter(&file, Header{Host: "h"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for range 2 {
 			w.writeEntry('K', list)
 			w.totals.Lists++
@@ -130,9 +123,7 @@ func TestKeysOfAllListsAreBounded(t *testing.T) {
 				w.writeEntry('F', nil)
 			}
 		}
-		if _, err := w.Close(9, 0); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(w.Close(9, 0))(t)
 		_, _, _, err = read(file.Bytes())
 		if refused := err != nil && strings.Contains(err.Error(), "more of them than a writer leaves"); refused == forgets || forgets && err != nil {
 			t.Errorf("the writer forgets its lists: %v; read with %v", forgets, err)
@@ -142,13 +133,8 @@ func TestKeysOfAllListsAreBounded(t *testing.T) {
 
 func TestCutOff(t *testing.T) {
 	var file bytes.Buffer
-	w, err := NewWriter(&file, Header{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(w.Add(&Use{Job: "a:1", Worker: "w", Server: "s", Keys: []uint64{1}}), w.Flush()); err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(NewWriter(&file, Header{}))(t)
+	require.NoError(t, errors.Join(w.Add(&Use{Job: "a:1", Worker: "w", Server: "s", Keys: []uint64{1}}), w.Flush()))
 	uses, _, _, err := read(file.Bytes())
 	if !errors.Is(err, ErrCutOff) || len(uses) != 1 {
 		t.Errorf("%d uses, %v; want 1 and that it was cut off", len(uses), err)

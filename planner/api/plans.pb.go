@@ -196,7 +196,7 @@ func (x ActRequest_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ActRequest_Action.Descriptor instead.
 func (ActRequest_Action) EnumDescriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{23, 0}
+	return file_plans_proto_rawDescGZIP(), []int{24, 0}
 }
 
 type WatchRequest struct {
@@ -2046,7 +2046,14 @@ type Epoch struct {
 	HeldMicros   []uint64 `protobuf:"varint,17,rep,packed,name=held_micros,json=heldMicros,proto3" json:"held_micros,omitempty"`
 	HeldCount    []uint64 `protobuf:"varint,18,rep,packed,name=held_count,json=heldCount,proto3" json:"held_count,omitempty"`
 	// rolls_back is the epoch that this one takes back; 0: none.
-	RollsBack     uint64 `protobuf:"varint,19,opt,name=rolls_back,json=rollsBack,proto3" json:"rolls_back,omitempty"`
+	RollsBack uint64 `protobuf:"varint,19,opt,name=rolls_back,json=rollsBack,proto3" json:"rolls_back,omitempty"`
+	// restores: it brings all keys home. Such an epoch, and one that rolls another
+	// back, is MOVING until all its keys are where they shall be: refused ones are
+	// tried again.
+	Restores bool `protobuf:"varint,20,opt,name=restores,proto3" json:"restores,omitempty"`
+	// waits are the servers that keys still have to leave, if the epoch is one of
+	// those; the first 64 by rank.
+	Waits         []*Wait `protobuf:"bytes,21,rep,name=waits,proto3" json:"waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2214,6 +2221,92 @@ func (x *Epoch) GetRollsBack() uint64 {
 	return 0
 }
 
+func (x *Epoch) GetRestores() bool {
+	if x != nil {
+		return x.Restores
+	}
+	return false
+}
+
+func (x *Epoch) GetWaits() []*Wait {
+	if x != nil {
+		return x.Waits
+	}
+	return nil
+}
+
+// Wait is a server that keys have to leave, and who moves them.
+type Wait struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Server int32                  `protobuf:"varint,1,opt,name=server,proto3" json:"server,omitempty"`
+	// hosts are those whose proxies move keys away from the server; none: no
+	// connected proxy does.
+	Hosts []string `protobuf:"bytes,2,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	Keys  uint64   `protobuf:"varint,3,opt,name=keys,proto3" json:"keys,omitempty"`
+	// example is one of them.
+	Example       uint64 `protobuf:"varint,4,opt,name=example,proto3" json:"example,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Wait) Reset() {
+	*x = Wait{}
+	mi := &file_plans_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Wait) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Wait) ProtoMessage() {}
+
+func (x *Wait) ProtoReflect() protoreflect.Message {
+	mi := &file_plans_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Wait.ProtoReflect.Descriptor instead.
+func (*Wait) Descriptor() ([]byte, []int) {
+	return file_plans_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Wait) GetServer() int32 {
+	if x != nil {
+		return x.Server
+	}
+	return 0
+}
+
+func (x *Wait) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *Wait) GetKeys() uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *Wait) GetExample() uint64 {
+	if x != nil {
+		return x.Example
+	}
+	return 0
+}
+
 // HostLoad is what crosses a machine's link in a step, in bytes.
 type HostLoad struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -2231,7 +2324,7 @@ type HostLoad struct {
 
 func (x *HostLoad) Reset() {
 	*x = HostLoad{}
-	mi := &file_plans_proto_msgTypes[22]
+	mi := &file_plans_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2243,7 +2336,7 @@ func (x *HostLoad) String() string {
 func (*HostLoad) ProtoMessage() {}
 
 func (x *HostLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[22]
+	mi := &file_plans_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2256,7 +2349,7 @@ func (x *HostLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HostLoad.ProtoReflect.Descriptor instead.
 func (*HostLoad) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{22}
+	return file_plans_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HostLoad) GetHost() string {
@@ -2306,7 +2399,7 @@ type ActRequest struct {
 
 func (x *ActRequest) Reset() {
 	*x = ActRequest{}
-	mi := &file_plans_proto_msgTypes[23]
+	mi := &file_plans_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2411,7 @@ func (x *ActRequest) String() string {
 func (*ActRequest) ProtoMessage() {}
 
 func (x *ActRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[23]
+	mi := &file_plans_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2424,7 @@ func (x *ActRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActRequest.ProtoReflect.Descriptor instead.
 func (*ActRequest) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{23}
+	return file_plans_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ActRequest) GetJob() string {
@@ -2366,7 +2459,7 @@ type Acted struct {
 
 func (x *Acted) Reset() {
 	*x = Acted{}
-	mi := &file_plans_proto_msgTypes[24]
+	mi := &file_plans_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +2471,7 @@ func (x *Acted) String() string {
 func (*Acted) ProtoMessage() {}
 
 func (x *Acted) ProtoReflect() protoreflect.Message {
-	mi := &file_plans_proto_msgTypes[24]
+	mi := &file_plans_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +2484,7 @@ func (x *Acted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acted.ProtoReflect.Descriptor instead.
 func (*Acted) Descriptor() ([]byte, []int) {
-	return file_plans_proto_rawDescGZIP(), []int{24}
+	return file_plans_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Acted) GetEpoch() uint64 {
@@ -2564,7 +2657,7 @@ const file_plans_proto_rawDesc = "" +
 	"\x10began_unix_nanos\x18\x0f \x01(\x03R\x0ebeganUnixNanos\x12\x18\n" +
 	"\arunning\x18\x10 \x01(\bR\arunning\x12\x12\n" +
 	"\x04lost\x18\x11 \x01(\tR\x04lost\x12\x12\n" +
-	"\x04runs\x18\x12 \x01(\rR\x04runs\"\x80\x06\n" +
+	"\x04runs\x18\x12 \x01(\rR\x04runs\"\xcd\x06\n" +
 	"\x05Epoch\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x126\n" +
 	"\x05state\x18\x02 \x01(\x0e2 .psidecar.planner.v1.Epoch.StateR\x05state\x12\x1a\n" +
@@ -2590,7 +2683,9 @@ const file_plans_proto_rawDesc = "" +
 	"\n" +
 	"held_count\x18\x12 \x03(\x04R\theldCount\x12\x1d\n" +
 	"\n" +
-	"rolls_back\x18\x13 \x01(\x04R\trollsBack\"L\n" +
+	"rolls_back\x18\x13 \x01(\x04R\trollsBack\x12\x1a\n" +
+	"\brestores\x18\x14 \x01(\bR\brestores\x12/\n" +
+	"\x05waits\x18\x15 \x03(\v2\x19.psidecar.planner.v1.WaitR\x05waits\"L\n" +
 	"\x05State\x12\f\n" +
 	"\bPROPOSED\x10\x00\x12\n" +
 	"\n" +
@@ -2598,7 +2693,12 @@ const file_plans_proto_rawDesc = "" +
 	"\x04DONE\x10\x02\x12\x0f\n" +
 	"\vROLLED_BACK\x10\x03\x12\x0e\n" +
 	"\n" +
-	"SUPERSEDED\x10\x04\"\x89\x01\n" +
+	"SUPERSEDED\x10\x04\"b\n" +
+	"\x04Wait\x12\x16\n" +
+	"\x06server\x18\x01 \x01(\x05R\x06server\x12\x14\n" +
+	"\x05hosts\x18\x02 \x03(\tR\x05hosts\x12\x12\n" +
+	"\x04keys\x18\x03 \x01(\x04R\x04keys\x12\x18\n" +
+	"\aexample\x18\x04 \x01(\x04R\aexample\"\x89\x01\n" +
 	"\bHostLoad\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\x01R\x06before\x12\x1c\n" +
@@ -2640,7 +2740,7 @@ func file_plans_proto_rawDescGZIP() []byte {
 }
 
 var file_plans_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_plans_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_plans_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_plans_proto_goTypes = []any{
 	(Handler_Kind)(0),       // 0: psidecar.planner.v1.Handler.Kind
 	(Epoch_State)(0),        // 1: psidecar.planner.v1.Epoch.State
@@ -2667,9 +2767,10 @@ var file_plans_proto_goTypes = []any{
 	(*Description)(nil),     // 22: psidecar.planner.v1.Description
 	(*JobPlan)(nil),         // 23: psidecar.planner.v1.JobPlan
 	(*Epoch)(nil),           // 24: psidecar.planner.v1.Epoch
-	(*HostLoad)(nil),        // 25: psidecar.planner.v1.HostLoad
-	(*ActRequest)(nil),      // 26: psidecar.planner.v1.ActRequest
-	(*Acted)(nil),           // 27: psidecar.planner.v1.Acted
+	(*Wait)(nil),            // 25: psidecar.planner.v1.Wait
+	(*HostLoad)(nil),        // 26: psidecar.planner.v1.HostLoad
+	(*ActRequest)(nil),      // 27: psidecar.planner.v1.ActRequest
+	(*Acted)(nil),           // 28: psidecar.planner.v1.Acted
 }
 var file_plans_proto_depIdxs = []int32{
 	4,  // 0: psidecar.planner.v1.WatchRequest.runs:type_name -> psidecar.planner.v1.Running
@@ -2691,25 +2792,26 @@ var file_plans_proto_depIdxs = []int32{
 	19, // 16: psidecar.planner.v1.JobPlan.handlers:type_name -> psidecar.planner.v1.Handler
 	1,  // 17: psidecar.planner.v1.Epoch.state:type_name -> psidecar.planner.v1.Epoch.State
 	18, // 18: psidecar.planner.v1.Epoch.refused:type_name -> psidecar.planner.v1.Refusal
-	25, // 19: psidecar.planner.v1.Epoch.hosts:type_name -> psidecar.planner.v1.HostLoad
-	2,  // 20: psidecar.planner.v1.ActRequest.action:type_name -> psidecar.planner.v1.ActRequest.Action
-	3,  // 21: psidecar.planner.v1.Plans.Watch:input_type -> psidecar.planner.v1.WatchRequest
-	15, // 22: psidecar.planner.v1.Plans.Record:input_type -> psidecar.planner.v1.RecordRequest
-	10, // 23: psidecar.planner.v1.Plans.Teach:input_type -> psidecar.planner.v1.Lesson
-	17, // 24: psidecar.planner.v1.Plans.Progress:input_type -> psidecar.planner.v1.MoveReport
-	21, // 25: psidecar.planner.v1.Plans.Describe:input_type -> psidecar.planner.v1.DescribeRequest
-	26, // 26: psidecar.planner.v1.Plans.Act:input_type -> psidecar.planner.v1.ActRequest
-	5,  // 27: psidecar.planner.v1.Plans.Watch:output_type -> psidecar.planner.v1.PlanEvent
-	16, // 28: psidecar.planner.v1.Plans.Record:output_type -> psidecar.planner.v1.Recorded
-	11, // 29: psidecar.planner.v1.Plans.Teach:output_type -> psidecar.planner.v1.Taught
-	20, // 30: psidecar.planner.v1.Plans.Progress:output_type -> psidecar.planner.v1.MoveTaken
-	22, // 31: psidecar.planner.v1.Plans.Describe:output_type -> psidecar.planner.v1.Description
-	27, // 32: psidecar.planner.v1.Plans.Act:output_type -> psidecar.planner.v1.Acted
-	27, // [27:33] is the sub-list for method output_type
-	21, // [21:27] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	26, // 19: psidecar.planner.v1.Epoch.hosts:type_name -> psidecar.planner.v1.HostLoad
+	25, // 20: psidecar.planner.v1.Epoch.waits:type_name -> psidecar.planner.v1.Wait
+	2,  // 21: psidecar.planner.v1.ActRequest.action:type_name -> psidecar.planner.v1.ActRequest.Action
+	3,  // 22: psidecar.planner.v1.Plans.Watch:input_type -> psidecar.planner.v1.WatchRequest
+	15, // 23: psidecar.planner.v1.Plans.Record:input_type -> psidecar.planner.v1.RecordRequest
+	10, // 24: psidecar.planner.v1.Plans.Teach:input_type -> psidecar.planner.v1.Lesson
+	17, // 25: psidecar.planner.v1.Plans.Progress:input_type -> psidecar.planner.v1.MoveReport
+	21, // 26: psidecar.planner.v1.Plans.Describe:input_type -> psidecar.planner.v1.DescribeRequest
+	27, // 27: psidecar.planner.v1.Plans.Act:input_type -> psidecar.planner.v1.ActRequest
+	5,  // 28: psidecar.planner.v1.Plans.Watch:output_type -> psidecar.planner.v1.PlanEvent
+	16, // 29: psidecar.planner.v1.Plans.Record:output_type -> psidecar.planner.v1.Recorded
+	11, // 30: psidecar.planner.v1.Plans.Teach:output_type -> psidecar.planner.v1.Taught
+	20, // 31: psidecar.planner.v1.Plans.Progress:output_type -> psidecar.planner.v1.MoveTaken
+	22, // 32: psidecar.planner.v1.Plans.Describe:output_type -> psidecar.planner.v1.Description
+	28, // 33: psidecar.planner.v1.Plans.Act:output_type -> psidecar.planner.v1.Acted
+	28, // [28:34] is the sub-list for method output_type
+	22, // [22:28] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_plans_proto_init() }
@@ -2732,7 +2834,7 @@ func file_plans_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_plans_proto_rawDesc), len(file_plans_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

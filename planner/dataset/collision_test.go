@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"math"
 	"testing"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // row is a row of a test: ids and values.
@@ -111,10 +114,7 @@ func TestCollisionIsSimilarity(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var m moments
 			for seed := range tc.seeds {
-				h, err := NewHasher(HashOptions{Scheme: tc.scheme, Bins: tc.bins, Seed: seed})
-				if err != nil {
-					t.Fatal(err)
-				}
+				h := require.Value(NewHasher(HashOptions{Scheme: tc.scheme, Bins: tc.bins, Seed: seed}))(t)
 				m.add(collisions(t, h, tc.a, tc.b))
 			}
 			want := minMax(tc.a, tc.b)
@@ -131,7 +131,7 @@ func heavyTailed(n int, sigma float64) (a, b row) {
 	a, b = readSpan(0, n), readSpan(n/2, n+n/2)
 	fill := func(r row, salt uint64) {
 		for i, id := range r.ids {
-			u, v := unit(mixBits(id^salt)), unit(mixBits(id^salt^1))
+			u, v := unit(splitmix.Next(id^salt)), unit(splitmix.Next(id^salt^1))
 			r.values[i] = float32(math.Exp(sigma * math.Sqrt(-2*math.Log(u)) * math.Cos(2*math.Pi*v)))
 		}
 	}
@@ -147,10 +147,7 @@ func TestBCWSPerBin(t *testing.T) {
 	a, b := heavyTailed(12, 1.5)
 	var m moments
 	for seed := range uint64(8000) {
-		h, err := NewHasher(HashOptions{Scheme: BCWS, Bins: 16, Seed: seed})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := require.Value(NewHasher(HashOptions{Scheme: BCWS, Bins: 16, Seed: seed}))(t)
 		inA, inB := sources(t, h, a), sources(t, h, b)
 		var want float64
 		for bin := range h.sample {
@@ -173,9 +170,7 @@ type source struct {
 
 func sources(t *testing.T, h *Hasher, r row) []source {
 	t.Helper()
-	if err := h.distribute(r.ids, r.values); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, h.distribute(r.ids, r.values))
 	out := make([]source, len(h.first))
 	for bin := range out {
 		from := bin
@@ -207,10 +202,7 @@ func TestBCWSOverall(t *testing.T) {
 			a, b := heavyTailed(tc.features, 0.5)
 			var m moments
 			for seed := range uint64(1500) {
-				h, err := NewHasher(HashOptions{Scheme: BCWS, Bins: tc.bins, Seed: seed})
-				if err != nil {
-					t.Fatal(err)
-				}
+				h := require.Value(NewHasher(HashOptions{Scheme: BCWS, Bins: tc.bins, Seed: seed}))(t)
 				m.add(collisions(t, h, a, b))
 			}
 			if d := math.Abs(m.mean() - minMax(a, b)); d > tc.within+m.radius(1) {
@@ -226,10 +218,7 @@ func TestRedrawingLowersVariance(t *testing.T) {
 	a, b := readSpan(0, 12), readSpan(4, 16)
 	var redrawn, copied moments
 	for seed := range uint64(6000) {
-		h, err := NewHasher(HashOptions{Bins: 64, Seed: seed})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := require.Value(NewHasher(HashOptions{Bins: 64, Seed: seed}))(t)
 		redrawn.add(collisions(t, h, a, b))
 		inA, inB := sources(t, h, a), sources(t, h, b)
 		drawA, drawB, same := draws(t, h, a), draws(t, h, b), 0

@@ -6,6 +6,10 @@
 //	label id:value id:value ...               libsvm
 //	label field:id:value field:id:value ...   libffm
 //
+// As dmlc-core, XGBoost and LIBLINEAR do, libsvm text may have features without values (1),
+// label:weight, several labels (the first counts), qid:n behind the label, comments and a byte
+// order mark. Weights and queries are left out.
+//
 // [ReadFile] streams a file, [Load] keeps it, [Writer] writes rows. [KeyMap] tells which key a job
 // uses on the wire for a feature id.
 //

@@ -1,6 +1,10 @@
 package dataset
 
-import "math"
+import (
+	"math"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
+)
 
 // pick draws the sample of one bin by the hash function with that key. For OPH it is the feature
 // with the least position; with the key of the permutation the positions are known already.
@@ -12,7 +16,7 @@ func (h *Hasher) pick(bin int, key uint64) sample {
 	for i := h.first[bin]; i >= 0; i = h.next[i] {
 		place := h.hash[i]
 		if key != h.key.permutation {
-			place = mixBits(h.ids[i] ^ key)
+			place = splitmix.Next(h.ids[i] ^ key)
 		}
 		if place < least || place == least && h.ids[i] < h.ids[best] {
 			best, least = i, place
@@ -29,10 +33,10 @@ func (h *Hasher) pickWeighted(bin int, key uint64) sample {
 	var best sample
 	least := math.Inf(1)
 	for i := h.first[bin]; i >= 0; i = h.next[i] {
-		u := mixBits(h.ids[i] ^ key)
-		r := -math.Log(unit(mixBits(u+1)) * unit(mixBits(u+2)))
-		c := -math.Log(unit(mixBits(u+3)) * unit(mixBits(u+4)))
-		beta := unit(mixBits(u + 5))
+		u := splitmix.Next(h.ids[i] ^ key)
+		r := -math.Log(unit(splitmix.Next(u+1)) * unit(splitmix.Next(u+2)))
+		c := -math.Log(unit(splitmix.Next(u+3)) * unit(splitmix.Next(u+4)))
+		beta := unit(splitmix.Next(u + 5))
 		t := math.Floor(h.log[i]/r + beta)
 		a := math.Log(c) - r*(t-beta) - r
 		if a < least || a == least && h.ids[i] < best.id {
@@ -52,25 +56,13 @@ type hashKeys struct {
 }
 
 func newHashKeys(seed uint64) hashKeys {
-	draw := func() uint64 { seed += golden; return mixBits(seed) }
+	draw := func() uint64 { seed += splitmix.Golden; return splitmix.Next(seed) }
 	return hashKeys{draw(), draw(), draw(), draw(), draw()}
 }
 
 // redraw returns the key of the hash function of an empty bin, order that of its order of donors.
-func (k *hashKeys) redraw(bin int) uint64 { return mixBits(k.redrawing + uint64(bin)) }
-func (k *hashKeys) order(bin int) uint64  { return mixBits(k.ordering + uint64(bin)) }
-
-// golden is 2^64 divided by the golden ratio, the increment of SplitMix64.
-const golden = 0x9e3779b97f4a7c15
-
-// mixBits is the output function of SplitMix64: a bijection in which every bit of x affects every
-// bit of the result.
-func mixBits(x uint64) uint64 {
-	x += golden
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
+func (k *hashKeys) redraw(bin int) uint64 { return splitmix.Next(k.redrawing + uint64(bin)) }
+func (k *hashKeys) order(bin int) uint64  { return splitmix.Next(k.ordering + uint64(bin)) }
 
 // unit maps a hash to (0, 1].
 func unit(hash uint64) float64 { return float64(hash>>11+1) / (1 << 53) }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
 )
 
 // A HashScheme is a way to draw one sample per bin from a row.
@@ -58,11 +60,6 @@ type HashOptions struct {
 	Bins   int    // samples drawn from a row, 1..MaxHashBins
 	Bits   int    // of a sample's code, 1..MaxHashBits; 0 means DefaultHashBits
 	Seed   uint64 // of the hash functions
-}
-
-// Features returns the number of different features that hashed rows can have: Bins << Bits.
-func (o HashOptions) Features() uint64 {
-	return uint64(o.Bins) << o.bits()
 }
 
 func (o HashOptions) bits() int {
@@ -144,9 +141,6 @@ func (h *Hasher) Clone() *Hasher {
 	return c
 }
 
-// Options returns the hasher's options, with Bits set.
-func (h *Hasher) Options() HashOptions { return h.options }
-
 // Append hashes a row and appends its new features to dst in ascending order: one per bin, with id
 // 1 + (bin << Bits) + code and value 1. A row without features (for BCWS, with zeros only) gets
 // none. ids must be distinct. Only BCWS reads values, which must then be finite and not negative.
@@ -213,7 +207,7 @@ func (h *Hasher) distribute(ids []uint64, values []float32) error {
 				continue
 			}
 		}
-		bin, place := bits.Mul64(mixBits(id^h.key.permutation), uint64(h.options.Bins))
+		bin, place := bits.Mul64(splitmix.Next(id^h.key.permutation), uint64(h.options.Bins))
 		h.hash[i] = place
 		if h.first[bin] < 0 {
 			h.used = append(h.used, int32(bin))
@@ -230,14 +224,14 @@ func (h *Hasher) distribute(ids []uint64, values []float32) error {
 func (h *Hasher) donor(b int) int {
 	key := h.key.order(b)
 	for t := range h.probes {
-		bin, _ := bits.Mul64(mixBits(key+uint64(t)), uint64(h.options.Bins))
+		bin, _ := bits.Mul64(splitmix.Next(key+uint64(t)), uint64(h.options.Bins))
 		if h.first[bin] >= 0 {
 			return int(bin)
 		}
 	}
 	best, rank := int32(-1), uint64(0)
 	for _, u := range h.used {
-		if r := mixBits(key ^ h.key.rank ^ uint64(u)); best < 0 || r < rank || r == rank && u < best {
+		if r := splitmix.Next(key ^ h.key.rank ^ uint64(u)); best < 0 || r < rank || r == rank && u < best {
 			best, rank = u, r
 		}
 	}
@@ -247,5 +241,5 @@ func (h *Hasher) donor(b int) int {
 // code returns the code of bin b's sample: the low bits of a hash.
 func (h *Hasher) code(b int) uint64 {
 	s := h.sample[b]
-	return mixBits(mixBits(s.id^h.key.code)+uint64(s.level)) & (1<<h.options.Bits - 1)
+	return splitmix.Next(splitmix.Next(s.id^h.key.code)+uint64(s.level)) & (1<<h.options.Bits - 1)
 }

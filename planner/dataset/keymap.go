@@ -8,6 +8,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
 )
 
 // A KeyMap maps the feature ids of a job's files to the keys that it uses on the wire. It maps no
@@ -54,20 +56,11 @@ func (m *KeyMap) Key(id uint64) (uint64, error) {
 // PS-lite gives each server an equal range of that space, so small ids would all belong to the
 // first server; spread keys fall on all servers alike, whatever the pattern of the ids.
 func Spread(id uint64) uint64 {
-	if key := mix(id); key != math.MaxUint64 {
+	if key := splitmix.Next(id); key != math.MaxUint64 {
 		return key
 	}
-	// mix is a bijection, and this is the image of an id above MaxID, so it is free.
-	return mix(math.MaxUint64)
-}
-
-// mix is a bijection of 64-bit words: the finalizer of SplitMix64 (Steele, Lea
-// and Flood, OOPSLA 2014) after adding its increment, so that 0 moves as well.
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+	// Next is a bijection, and this is the image of an id above MaxID, so it is free.
+	return splitmix.Next(math.MaxUint64)
 }
 
 // readKeyMap reads the lines of a key map file: an id, its key, and perhaps a comment after #. Both

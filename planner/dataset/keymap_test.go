@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestSpreadIsEven(t *testing.T) {
@@ -39,7 +42,7 @@ func TestSpreadStaysAsItIs(t *testing.T) {
 	}
 }
 
-// unmix inverts mix.
+// unmix inverts splitmix.Next.
 func unmix(x uint64) uint64 {
 	inverse := func(odd uint64) uint64 { // by Newton's iteration mod 2^64
 		y := odd
@@ -58,10 +61,10 @@ func unmix(x uint64) uint64 {
 
 func TestSpreadNeverGivesTheLastKey(t *testing.T) {
 	culprit := unmix(math.MaxUint64)
-	if mix(culprit) != math.MaxUint64 {
+	if splitmix.Next(culprit) != math.MaxUint64 {
 		t.Fatal("unmix does not invert mix")
 	}
-	if key := Spread(culprit); key != mix(math.MaxUint64) || key == math.MaxUint64 {
+	if key := Spread(culprit); key != splitmix.Next(math.MaxUint64) || key == math.MaxUint64 {
 		t.Errorf("Spread(%d) = %d", culprit, key)
 	}
 }
@@ -69,15 +72,11 @@ func TestSpreadNeverGivesTheLastKey(t *testing.T) {
 func TestKeyMapFile(t *testing.T) {
 	write := func(text string) string {
 		path := filepath.Join(t.TempDir(), "keys")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	m, err := ParseKeyMap("file:" + write("# feature key\n7 100\n 9\t18446744073709551614 # last\n\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if key, err := m.Key(7); key != 100 || err != nil {
 		t.Errorf("Key(7) = %d, %v", key, err)
 	}

@@ -37,6 +37,9 @@ func (p *lineParser) chunk(text []byte, line int, rows *Rows) *LineError {
 	for i := 0; i < len(text); line++ {
 		next, err := p.line(text, i, line, rows)
 		if err != nil {
+			if isBinary(text[i:lineEnd(text, i)]) {
+				err = errBinary
+			}
 			return &LineError{Line: line, Err: err}
 		}
 		i = next
@@ -53,12 +56,9 @@ func (p *lineParser) line(text []byte, i, line int, rows *Rows) (int, error) {
 		return lineEnd(text, i), nil
 	}
 	from := i
-	label, i, err := parseValue(text, i)
+	label, i, err := parseLabel(text, i)
 	if err != nil {
-		return 0, fmt.Errorf("label %q %w", token(text, from), err)
-	}
-	if !atGap(text[i]) {
-		return 0, fmt.Errorf("label %q: want a number and then features id:value", token(text, from))
+		return 0, err
 	}
 	first := len(rows.ID)
 	to := i
@@ -99,8 +99,49 @@ func (p *lineParser) line(text []byte, i, line int, rows *Rows) (int, error) {
 
 var errMixed = errors.New("libsvm features (id:value) and libffm features (field:id:value) in one file")
 
-// feature parses id:value, or field:id:value, at text[i], appends it to rows and returns the index
-// after it. A feature that is followed by anything but a gap is malformed.
+// errBinary takes the place of what the parser says of a line that is no text.
+var errBinary = errors.New("binary data, not libsvm or libffm text; an archive has to be unpacked first")
+
+// isBinary reports whether a line has control characters.
+func isBinary(line []byte) bool {
+	return bytes.ContainsFunc(line, func(r rune) bool { return r < ' ' && r != '\t' && r != '\r' && r != '\n' })
+}
+
+// parseLabel parses what a row begins with, and returns its label and the index after it:
+//
+//	label            libsvm
+//	label,label,...  several labels; the first counts
+//	label:weight     dmlc-core and XGBoost; the weight is checked and left out
+//	label qid:n      the query of ranking data, which is left out
+func parseLabel(text []byte, i int) (label float32, next int, err error) {
+	from := i
+	if label, i, err = parseValue(text, i); err != nil {
+		return 0, 0, fmt.Errorf("label %q %w", token(text, from), err)
+	}
+	for text[i] == ',' {
+		if _, i, err = parseValue(text, i+1); err != nil {
+			return 0, 0, fmt.Errorf("labels %q: one %w", token(text, from), err)
+		}
+	}
+	if text[i] == ':' {
+		if _, i, err = parseValue(text, i+1); err != nil {
+			return 0, 0, fmt.Errorf("label and weight %q: the weight %w", token(text, from), err)
+		}
+	}
+	if !atGap(text[i]) {
+		return 0, 0, fmt.Errorf("label %q: want a number and then features id:value", token(text, from))
+	}
+	if at := skipBlank(text, i); bytes.HasPrefix(text[at:], []byte("qid:")) {
+		if _, i, err = parseID(text, at+len("qid:")); err != nil || !atGap(text[i]) {
+			return 0, 0, fmt.Errorf("query %q: want qid: and a whole number", token(text, at))
+		}
+	}
+	return label, i, nil
+}
+
+// feature parses id:value, field:id:value, or id alone, whose value is 1, at text[i], appends it to
+// rows and returns the index after it. A feature that is followed by anything but a gap is
+// malformed.
 func (p *lineParser) feature(text []byte, i int, rows *Rows) (int, error) {
 	at := i
 	if p.ffm {
@@ -115,12 +156,11 @@ func (p *lineParser) feature(text []byte, i int, rows *Rows) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("feature %q: %w", token(text, at), err)
 	}
-	if text[i] != ':' {
-		return 0, fmt.Errorf("feature %q: want id:value", token(text, at))
-	}
-	value, i, err := parseValue(text, i+1)
-	if err != nil {
-		return 0, fmt.Errorf("feature %q: value %w", token(text, at), err)
+	value := float32(1)
+	if text[i] == ':' {
+		if value, i, err = parseValue(text, i+1); err != nil {
+			return 0, fmt.Errorf("feature %q: value %w", token(text, at), err)
+		}
 	}
 	if !atGap(text[i]) {
 		return 0, fmt.Errorf("feature %q: want id:value", token(text, at))
@@ -141,7 +181,7 @@ func (p *lineParser) duplicates(rows *Rows, first int) error {
 	slices.Sort(p.sorted)
 	for i := 1; i < len(p.sorted); i++ {
 		if p.sorted[i] == p.sorted[i-1] {
-			return fmt.Errorf("duplicate feature id %d", p.sorted[i])
+			return fmt.Errorf("duplicate feature id %d: keep one of the two, or their sum", p.sorted[i])
 		}
 	}
 	return nil
@@ -157,7 +197,7 @@ func (p *lineParser) duplicatesInField(rows *Rows, first int) error {
 	for i := first; i < len(rows.ID); i++ {
 		f := feature{rows.Field[i], rows.ID[i]}
 		if seen[f] {
-			return fmt.Errorf("duplicate feature id %d in field %d", f.id, f.field)
+			return fmt.Errorf("duplicate feature id %d in field %d: keep one of the two, or their sum", f.id, f.field)
 		}
 		seen[f] = true
 	}
@@ -252,9 +292,21 @@ func parseSlowly(text []byte, from int) (float32, int, error) {
 		return 0, 0, errors.New("is beyond the range of 32-bit floating point")
 	}
 	if err != nil {
-		return 0, 0, errors.New("is not a finite decimal number")
+		return 0, 0, notFinite(text[from:])
 	}
 	return float32(value), to, nil
+}
+
+// notFinite returns the error for text that starts with no decimal number.
+func notFinite(text []byte) error {
+	word := bytes.ToLower(bytes.TrimLeft(text[:min(len(text), 4)], "+-"))
+	switch {
+	case bytes.HasPrefix(word, []byte("nan")):
+		return errors.New("is not a finite decimal number (NaN): leave a missing value out of the row")
+	case bytes.HasPrefix(word, []byte("inf")):
+		return errors.New("is not a finite decimal number (infinite): leave it out of the row, or name a number")
+	}
+	return errors.New("is not a finite decimal number")
 }
 
 // skipBlank returns the index of the first byte at or after text[i] that is no space, tab or
@@ -271,8 +323,8 @@ func lineEnd(text []byte, i int) int {
 	return i + bytes.IndexByte(text[i:], '\n') + 1
 }
 
-// atGap reports whether c ends a label or feature.
-func atGap(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
+// atGap reports whether c ends a label or feature; # begins a comment.
+func atGap(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '#' }
 
 // token returns the text from i to the next gap, for errors, at most 64 bytes.
 func token(text []byte, i int) []byte {
@@ -283,6 +335,6 @@ func token(text []byte, i int) []byte {
 	return text[i:to]
 }
 
-// colons returns the number of colons in a token: 1 in a feature of libsvm text, 2 in one of
+// colons returns the number of colons in a token: 0 or 1 in a feature of libsvm text, 2 in one of
 // libffm.
 func colons(token []byte) int { return bytes.Count(token, []byte{':'}) }

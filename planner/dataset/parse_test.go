@@ -15,22 +15,39 @@ import (
 func slowRows(text string) (labels []float32, ids []uint64, values []float32, ok bool) {
 	text = strings.NewReplacer("\t", " ", "\r", " ").Replace(text)
 	for _, line := range strings.Split(text, "\n") {
-		line, _, _ = strings.Cut(" "+line, " #") // a comment begins where a field could
+		line, _, _ = strings.Cut(line, "#")
 		fields := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' })
 		if len(fields) == 0 {
 			continue
 		}
-		label, ok := slowValue(fields[0])
-		if !ok {
+		all, weight, weighed := strings.Cut(fields[0], ":")
+		for i, text := range strings.Split(all, ",") {
+			label, ok := slowValue(text)
+			if !ok {
+				return nil, nil, nil, false
+			}
+			if i == 0 {
+				labels = append(labels, label)
+			}
+		}
+		if _, ok := slowValue(weight); weighed && !ok {
 			return nil, nil, nil, false
 		}
-		labels = append(labels, label)
 		row := map[uint64]bool{}
-		for _, f := range fields[1:] {
+		for i, f := range fields[1:] {
+			if query, found := strings.CutPrefix(f, "qid:"); found && i == 0 {
+				if n, err := strconv.ParseUint(query, 10, 64); err != nil || n > MaxID {
+					return nil, nil, nil, false
+				}
+				continue
+			}
 			left, right, found := strings.Cut(f, ":")
+			if !found {
+				right = "1"
+			}
 			id, err := strconv.ParseUint(left, 10, 64)
 			value, ok := slowValue(right)
-			if !found || err != nil || !ok || id > MaxID || row[id] {
+			if err != nil || !ok || id > MaxID || row[id] {
 				return nil, nil, nil, false
 			}
 			row[id] = true
@@ -101,7 +118,7 @@ func TestParserAgreesWithStandardLibrary(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"1 1:1 2:0.5\n-1 3:1e-3\n", "0\n", "# c\n1 1:1 # c\n", "1 9223372036854775808:1", "1 0:3:1 1:3:0.5\n",
-		"1 2:1 1:1 2:1", "1 1:", "1 1:1 1", "x", "1 1:1\r\n", "0\t#0", "1 18446744073709551616:1", "1 1:179769313486231570000000000000000000000",
+		"1 2:1 1:1 2:1", "1 1:", "1:2 qid:3 1 2:3#4", "1,2 3", "1 qid:1", "1 1:1 1", "x", "1 1:1\r\n", "0\t#0", "1 18446744073709551616:1", "1 1:179769313486231570000000000000000000000",
 	} {
 		f.Add([]byte(seed))
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/ulikunitz/xz"
 	"go.uber.org/goleak"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,17 +27,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func load(t *testing.T, text string) (*Rows, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "data.libsvm")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return Load(t.Context(), path, Options{})
 }
 
 func TestRows(t *testing.T) {
 	rows, err := load(t, "# made by hand\n+1 3:0.5 7:-1e-3\r\n\n  -1\t9223372036854775808:2   # the largest id\n0\n2.5 9:1 4:1 2:.5")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if want := []int{2, 4, 5, 6}; !slices.Equal(rows.Line, want) {
 		t.Errorf("lines %v, want %v", rows.Line, want)
 	}
@@ -57,10 +55,7 @@ func TestRows(t *testing.T) {
 }
 
 func TestRowsWithFields(t *testing.T) {
-	rows, err := load(t, "1 0:3:1 1:3:0.5\n0\n0 2:8:1\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows := require.Value(load(t, "1 0:3:1 1:3:0.5\n0\n0 2:8:1\n"))(t)
 	ids, values := rows.Features(0)
 	if !slices.Equal(ids, []uint64{3, 3}) || !slices.Equal(values, []float32{1, 0.5}) || !slices.Equal(rows.Fields(0), []uint32{0, 1}) {
 		t.Errorf("row 0: ids %v values %v fields %v", ids, values, rows.Fields(0))
@@ -76,12 +71,10 @@ func TestBadText(t *testing.T) {
 		line       int
 		want       string
 	}{
-		{"no label", "1 1:1\n3:1 4:1\n", 2, `label "3:1": want a number`},
 		{"label is a word", "yes 1:1\n", 1, `label "yes" is not a finite decimal number`},
 		{"id is a word", "1 a:1\n", 1, `feature "a:1": want id:value with a whole number`},
 		{"id below 0", "1 -4:1\n", 1, `feature "-4:1"`},
 		{"id with a fraction", "1 4.5:1\n", 1, `feature "4.5:1": want id:value`},
-		{"no value", "1 1:1\n\n1 2:1 4\n", 3, `feature "4": want id:value`},
 		{"empty value", "1 4: 5:1\n", 1, `feature "4:": value is not a finite decimal number`},
 		{"value is a word", "1 4:x\n", 1, `feature "4:x": value is not`},
 		{"value nan", "1 4:nan\n", 1, `feature "4:nan": value is not a finite`},
@@ -97,7 +90,12 @@ func TestBadText(t *testing.T) {
 		{"field beyond 2^32", "1 4294967296:4:1\n", 1, "field from 0 to 2^32-1"},
 		{"libffm after libsvm", "1 4:1\n1 0:4:1\n", 2, "in one file"},
 		{"libffm within a row", "1 4:1 0:4:1\n", 1, `feature "0:4:1"`},
-		{"not text", "\x00\x01\x02\n", 1, "label"},
+		{"not text", "\x00\x01\x02\n", 1, "binary data"},
+		{"binary behind text", "1 4:1\n1 \x00\x00:1\n", 2, "binary data"},
+		{"two labels, one of them none", "1, 4:1\n", 1, `labels "1,": one is not`},
+		{"weight is a word", "1:heavy 4:1\n", 1, `label and weight "1:heavy": the weight is not`},
+		{"query is a word", "1 qid:a 4:1\n", 1, `query "qid:a"`},
+		{"query behind a feature", "1 4:1 qid:1\n", 1, `feature "qid:1"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := load(t, tc.text)
@@ -109,6 +107,68 @@ func TestBadText(t *testing.T) {
 				t.Errorf("got %q, want line %d and %q", err, tc.line, tc.want)
 			}
 		})
+	}
+}
+
+// What users of dmlc-core, XGBoost, LIBLINEAR and LIBSVM have.
+func TestDialects(t *testing.T) {
+	for name, text := range map[string]string{
+		"plain":             "1 2:1 5:1\n-1 3:1\n",
+		"without values":    "1 2 5\n-1 3\n",
+		"some without":      "1 2 5:1\n-1 3\n",
+		"weights":           "1:0.5 2:1 5:1\n-1:2 3:1\n",
+		"queries":           "1 qid:7 2:1 5:1\n-1 qid:8 3:1\n",
+		"all of them":       "1:0.5 qid:7 2 5 # row 1\n-1:1 qid:7 3\n",
+		"several labels":    "1,4,9 2:1 5:1\n-1,2 3:1\n",
+		"comments":          "1 2:1 5:1#a\n-1 3:1# b\n#c\n",
+		"comment at an id":  "1 2 5#a\n-1 3#\n",
+		"byte order mark":   "\ufeff1 2:1 5:1\n-1 3:1\n",
+		"carriage returns":  "1 2:1 5:1\r\n-1 3:1\r\n",
+		"no line end at it": "1 2:1 5:1\n-1 3:1",
+	} {
+		rows, err := load(t, text)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if !slices.Equal(rows.Label, []float32{1, -1}) || !slices.Equal(rows.ID, []uint64{2, 5, 3}) || !slices.Equal(rows.Value, []float32{1, 1, 1}) {
+			t.Errorf("%s: labels %v, ids %v, values %v", name, rows.Label, rows.ID, rows.Value)
+		}
+	}
+}
+
+// A gzip file is read as gunzip reads it, and an error of it tells the truth.
+func TestGzipMembers(t *testing.T) {
+	one, two := compress(t, ".gz", "1 2:3\n"), compress(t, ".gz", "-1 5:7\n")
+	for name, c := range map[string]struct {
+		file []byte
+		want string // of the error; empty: both rows are read
+	}{
+		"two members":           {slices.Concat(one, two), ""},
+		"padded":                {slices.Concat(one, two, make([]byte, 1000)), ""},
+		"other data behind":     {slices.Concat(one, two, []byte("x")), "other data follows"},
+		"a member behind zeros": {slices.Concat(one, make([]byte, 3), two), "other data follows"},
+		"cut":                   {slices.Concat(one, two[:len(two)-3]), "truncated"},
+		"cut in a head":         {slices.Concat(one, two[:4]), "truncated"},
+	} {
+		path := filepath.Join(t.TempDir(), "data.gz")
+		require.NoError(t, os.WriteFile(path, c.file, 0o600))
+		rows, err := Load(t.Context(), path, Options{})
+		switch {
+		case c.want == "" && (err != nil || rows.Len() != 2):
+			t.Errorf("%s: %v", name, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// Other archives are named.
+func TestForeignFormats(t *testing.T) {
+	for start, want := range map[string]string{"PK\x03\x04": "zip", "]\x00\x00\x80\x00": "lzma", "\xff\xfe1\x00": "UTF-16", "PAR1": "parquet"} {
+		if _, err := load(t, start+"1 2:3\n"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a file that starts with %q: got %v, want %q", start, err, want)
+		}
 	}
 }
 
@@ -143,9 +203,7 @@ func compress(t *testing.T, suffix, text string) []byte {
 	if err == nil {
 		err = w.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return out.Bytes()
 }
 
@@ -158,13 +216,8 @@ func TestCompression(t *testing.T) {
 				if named {
 					path += suffix
 				}
-				if err := os.WriteFile(path, compress(t, suffix, text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				rows, err := Load(t.Context(), path, Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(path, compress(t, suffix, text), 0o600))
+				rows := require.Value(Load(t.Context(), path, Options{}))(t)
 				if rows.Len() != 1 || !slices.Equal(rows.ID, []uint64{2}) || rows.Value[0] != 3 {
 					t.Errorf("got %+v", rows)
 				}
@@ -179,9 +232,7 @@ func TestDamagedCompression(t *testing.T) {
 		packed := compress(t, suffix, long)
 		for name, content := range map[string][]byte{"plain": []byte(long), "cut": packed[:len(packed)-9]} {
 			path := filepath.Join(t.TempDir(), "data"+suffix)
-			if err := os.WriteFile(path, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, content, 0o600))
 			_, err := Load(t.Context(), path, Options{})
 			if err == nil || !strings.Contains(err.Error(), path) {
 				t.Errorf("%s %s: got %v, want an error that names the file", name, suffix, err)
@@ -238,9 +289,7 @@ func TestOrderAcrossChunks(t *testing.T) {
 		got = append(got, rows.ID...)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if !slices.Equal(got, want) {
 		t.Errorf("got %d ids, want %d, or their order differs", len(got), len(want))
 	}
@@ -272,9 +321,7 @@ func (*failingReader) Read([]byte) (int, error) { return 0, io.ErrNoProgress }
 
 func TestProgress(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
-	if err := os.WriteFile(path, bytes.Repeat([]byte("1 2:3 5:7\n"), 500_000), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("1 2:3 5:7\n"), 500_000), 0o600))
 	last := 0.0
 	_, err := Load(t.Context(), path, Options{Progress: func(done float64) {
 		if done < last || done > 1 {
@@ -284,39 +331,5 @@ func TestProgress(t *testing.T) {
 	}})
 	if err != nil || last != 1 {
 		t.Errorf("got %v and progress %g, want 1 at the end", err, last)
-	}
-}
-
-// benchmarkText is 64 MiB of rows like those of a text set.
-func benchmarkText() []byte {
-	random := rand.New(rand.NewPCG(3, 4))
-	var text []byte
-	for len(text) < 64<<20 {
-		text = append(text, "-1"...)
-		id := uint64(0)
-		for range 80 {
-			id += 1 + random.Uint64N(1000)
-			text = append(strconv.AppendUint(append(text, ' '), id, 10), ':')
-			text = strconv.AppendFloat(text, float64(random.IntN(1e6))/1e6, 'f', 6, 32)
-		}
-		text = append(text, '\n')
-	}
-	return text
-}
-
-func BenchmarkRead(b *testing.B) {
-	text := benchmarkText()
-	b.SetBytes(int64(len(text)))
-	b.ReportAllocs()
-	for b.Loop() {
-		features := 0
-		err := Read(b.Context(), bytes.NewReader(text), "text", Options{}, func(rows *Rows) error {
-			features += len(rows.ID)
-			return nil
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.ReportMetric(float64(features), "features")
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // twoHashTopics returns n rows of two classes, each with words of its own class, of
@@ -56,32 +58,21 @@ func read(t *testing.T, text string) *Rows {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return all
 }
 
 func TestHashDatasetIsRowByRow(t *testing.T) {
 	rows := twoHashTopics(t, 101)
 	for _, o := range []HashOptions{{Scheme: OPH, Bins: 10}, {Scheme: BCWS, Bins: 7, Bits: 3, Seed: 5}} {
-		hashed, err := HashDataset(t.Context(), rows, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h, err := NewHasher(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		hashed := require.Value(HashDataset(t.Context(), rows, o))(t)
+		h := require.Value(NewHasher(o))(t)
 		if hashed.Len() != rows.Len() || !slices.Equal(hashed.Label, rows.Label) || !slices.Equal(hashed.Line, rows.Line) {
 			t.Fatalf("%v: %d rows, want %d with the same labels", o, hashed.Len(), rows.Len())
 		}
 		for r := range rows.Len() {
 			ids, values := rows.Features(r)
-			want, err := h.Append(nil, ids, values)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := require.Value(h.Append(nil, ids, values))(t)
 			got, ones := hashed.Features(r)
 			if !slices.Equal(got, want) || slices.Min(ones) != 1 || slices.Max(ones) != 1 {
 				t.Fatalf("%v, row %d: %v of %v, want %v", o, r, got, ones, want)
@@ -107,10 +98,7 @@ func TestHashDatasetRefuses(t *testing.T) {
 
 func TestEvaluate(t *testing.T) {
 	rows := twoHashTopics(t, 3000)
-	before, err := Evaluate(t.Context(), rows, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := require.Value(Evaluate(t.Context(), rows, 1))(t)
 	if again, err := Evaluate(t.Context(), rows, 1); err != nil || again != before {
 		t.Errorf("the same seed gave %v, then %v, %v", before, again, err)
 	}
@@ -119,14 +107,8 @@ func TestEvaluate(t *testing.T) {
 	}
 	var last float64
 	for _, bins := range []int{1, 8, 64} {
-		hashed, err := HashDataset(t.Context(), rows, HashOptions{Bins: bins})
-		if err != nil {
-			t.Fatal(err)
-		}
-		after, err := Evaluate(t.Context(), hashed, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		hashed := require.Value(HashDataset(t.Context(), rows, HashOptions{Bins: bins}))(t)
+		after := require.Value(Evaluate(t.Context(), hashed, 1))(t)
 		if after.Test < last+0.02 || after.Test > before.Test+0.02 {
 			t.Errorf("%d bins: accuracy %+v; with fewer bins %.3f, unhashed %.3f", bins, after, last, before.Test)
 		}

@@ -168,11 +168,3 @@ func TestCheck(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func BenchmarkText(b *testing.B) {
-	n := 0
-	for range SyntheticText(TextOptions{Samples: b.N, Features: 50_000}) {
-		n++
-	}
-	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "rows/s")
-}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestWrittenRowsReadBack(t *testing.T) {
@@ -16,12 +18,8 @@ func TestWrittenRowsReadBack(t *testing.T) {
 		values := rapid.SliceOfN(value, len(ids), len(ids)).Draw(t, "values")
 		var out bytes.Buffer
 		w := NewWriter(&out)
-		if err := w.Row(label, ids, values); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.Row(label, ids, values))
+		require.NoError(t, w.Flush())
 		text := bytes.Clone(out.Bytes())
 		var again bytes.Buffer
 		err := Read(t.Context(), &out, "written", Options{Workers: 1}, func(rows *Rows) error {
@@ -34,9 +32,7 @@ func TestWrittenRowsReadBack(t *testing.T) {
 			}
 			return w.Flush()
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if !bytes.Equal(again.Bytes(), text) {
 			t.Fatalf("copied %q as %q", text, again.Bytes())
 		}

@@ -35,20 +35,22 @@ type edge struct {
 	weight        float64
 }
 
-// edges returns the correlation graph of the batches, without weights up to the cut-off. Line 6 of
+// edges returns the correlation graph of the batches, without weights up to the cut-off. A batch's
+// neighbours are among the remembered ones and the others of batches. Line 6 of
 // the paper divides by r times the sum of similarities, whereas its text gives an item that all
 // neighbours use the weight 1. This follows the text: weights are probabilities that are compared
 // with sizes.
 func (c *correlation) edges(batches []Batch) []edge {
 	var all []edge
 	weight := map[int32]float64{}
-	for _, d := range batches {
-		near := c.nearest(d)
+	for i, d := range batches {
+		past := slices.Concat(c.lru, batches[:i], batches[i+1:])
+		near := c.nearest(d, past)
 		sum := 0.0
 		clear(weight)
 		for _, n := range near {
 			sum += n.similarity // line 4
-			for _, p := range c.lru[n.batch].Updated {
+			for _, p := range past[n.batch].Updated {
 				weight[p] += n.similarity // line 5
 			}
 		}
@@ -66,14 +68,15 @@ func (c *correlation) edges(batches []Batch) []edge {
 
 // A neighbor is a remembered batch and how similar it is.
 type neighbor struct {
-	batch      int // in lru
+	batch      int // in past
 	similarity float64
 }
 
-// nearest returns the r batches nearest to d, the nearest and newest first.
-func (c *correlation) nearest(d Batch) []neighbor {
-	all := make([]neighbor, len(c.lru))
-	for i, b := range c.lru {
+// nearest returns the r batches of past, which is oldest first, nearest to d; the nearest and newest
+// first.
+func (c *correlation) nearest(d Batch, past []Batch) []neighbor {
+	all := make([]neighbor, len(past))
+	for i, b := range past {
 		all[i] = neighbor{i, 1 / distance(d.Pulled, b.Pulled)}
 	}
 	slices.SortFunc(all, func(a, b neighbor) int {

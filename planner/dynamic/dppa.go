@@ -55,7 +55,6 @@ func (d *DPPA) Plan(it *Items, e *Epoch) ([]Move, error) {
 		if !ascending(b.Pulled) || !ascending(b.Updated) {
 			return nil, fmt.Errorf("batch %d has items that do not ascend", i)
 		}
-		d.past.rememberBatch(b)
 	}
 	d.estimate(it, e)
 	loads := make([]float64, d.k)
@@ -69,8 +68,10 @@ func (d *DPPA) Plan(it *Items, e *Epoch) ([]Move, error) {
 	return balance(it, d.touched, d.volume, loads), nil
 }
 
-// estimate sets the volumes of the batches until the next decision: for each machine as many as
-// there were since the last one, all like its newest.
+// estimate remembers the batches, and sets the volumes of those until the next decision: for each
+// machine as many as there were since the last one. Their vectors, the D_t of Alg. 3, are not known
+// yet: the newest batch of each machine stands for them. It is compared with all others, and not with
+// itself, which would outweigh them.
 func (d *DPPA) estimate(it *Items, e *Epoch) {
 	for _, p := range d.touched {
 		d.volume[p] = 0
@@ -78,12 +79,18 @@ func (d *DPPA) estimate(it *Items, e *Epoch) {
 	d.touched = d.touched[:0]
 	d.volume = slices.Grow(d.volume, it.Len()-len(d.volume))[:it.Len()]
 	var newest []Batch
-	for _, b := range slices.Backward(e.Batches) {
-		if !slices.ContainsFunc(newest, func(n Batch) bool { return n.Machine == b.Machine }) {
+	for i, b := range e.Batches {
+		if slices.ContainsFunc(e.Batches[i+1:], func(later Batch) bool { return later.Machine == b.Machine }) {
+			d.past.rememberBatch(b)
+		} else {
 			newest = append(newest, b)
 		}
 	}
-	for _, x := range d.past.edges(newest) {
+	edges := d.past.edges(newest)
+	for _, b := range newest {
+		d.past.rememberBatch(b)
+	}
+	for _, x := range edges {
 		if d.volume[x.item] == 0 {
 			d.touched = append(d.touched, x.item)
 		}

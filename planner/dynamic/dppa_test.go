@@ -1,7 +1,9 @@
 package dynamic
 
 import (
+	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -29,9 +31,15 @@ func drawSet(t *rapid.T, n int) []int32 {
 }
 
 // Alg. 3 line by line: every (d, p) of D x P, neighbours by a full scan.
-func literalEdges(past []Batch, batches []Batch, params, r int, c float64) []edge {
+func literalEdges(lru []Batch, batches []Batch, params, r int, c float64) []edge {
 	var all []edge
-	for _, d := range batches { // line 2
+	for i, d := range batches { // line 2
+		past := slices.Clone(lru)
+		for j, b := range batches {
+			if j != i {
+				past = append(past, b)
+			}
+		}
 		for p := range int32(params) {
 			var near []int
 			for len(near) < min(r, len(past)) { // line 3
@@ -99,6 +107,43 @@ func TestCorrelationAgainstLiteral(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Of sparse batches that follow each other, some neighbours predict more keys of the next batch than
+// the newest batch alone has.
+func TestCorrelationPredictsTheNextBatch(t *testing.T) {
+	for _, c := range []struct{ keys, size int }{{1000, 100}, {4000, 400}, {20_000, 2000}} {
+		mean := func(r int) float64 {
+			rng := rand.New(rand.NewPCG(1, 1))
+			d := NewDPPA(Options{Machines: 2, DPPA: DPPAOptions{Neighbors: r, Batches: 64}})
+			it := &Items{Home: make([]int32, c.keys), Owner: make([]int32, c.keys), Size: slices.Repeat([]float32{1}, c.keys)}
+			predicted, n := 0, 0
+			for step := range 25 {
+				seen := map[int32]bool{}
+				for len(seen) < c.size { // ids are popular as 1 / (1 + id)
+					seen[int32(math.Exp(rng.Float64()*math.Log(float64(c.keys))))-1] = true
+				}
+				b := slices.Sorted(maps.Keys(seen))
+				for _, p := range b {
+					if step >= 10 && slices.Contains(d.touched, p) {
+						predicted++
+					}
+				}
+				if step >= 10 {
+					n++
+				}
+				if _, err := d.Plan(it, &Epoch{Steps: 1, Batches: []Batch{{0, b, b}}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return float64(predicted) / float64(n)
+		}
+		one, four := mean(1), mean(4)
+		t.Logf("%d of %d keys: %.0f predicted with r = 1, %.0f with 2, %.0f with 4, %.0f with 8", c.size, c.keys, one, mean(2), four, mean(8))
+		if four < 1.2*one {
+			t.Errorf("%d of %d keys: %.0f predicted with r = 4, %.0f with r = 1", c.size, c.keys, four, one)
+		}
+	}
 }
 
 // A batch with the keys of an old one makes that the newest.

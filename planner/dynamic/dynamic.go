@@ -20,6 +20,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
 )
 
 // Items are the items' owners, homes and sizes, by item. The caller keeps them, appends new items
@@ -203,20 +205,12 @@ func (*random) Name() string { return "random" }
 func (r *random) Plan(it *Items, _ *Epoch) ([]Move, error) {
 	var moves []Move
 	for ; r.placed < it.Len(); r.placed++ {
-		to := int32(mix(r.seed, uint64(r.placed)) % uint64(r.machines))
+		to := int32(splitmix.Next(r.seed+uint64(r.placed)*splitmix.Golden) % uint64(r.machines))
 		if to != it.Owner[r.placed] {
 			moves = append(moves, Move{int32(r.placed), to})
 		}
 	}
 	return moves, nil
-}
-
-// mix is the n-th output of SplitMix64 with that seed.
-func mix(seed, n uint64) uint64 {
-	z := seed + (n+1)*0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
 }
 
 // reactive moves an item to any machine that uses it, as Lapse's relocation does.

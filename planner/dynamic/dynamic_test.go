@@ -4,6 +4,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -30,15 +33,13 @@ func TestBaselines(t *testing.T) {
 		t.Errorf("home moves %v, %v", moves, err)
 	}
 	r := &random{machines: 3, seed: 1}
-	if _, err := r.Plan(it, nil); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(r.Plan(it, nil))(t)
 	if moves, err := r.Plan(it, nil); err != nil || len(moves) != 0 {
 		t.Errorf("random moves %v again, %v", moves, err)
 	}
 	count := make([]int, 8)
 	for i := range 8000 {
-		count[mix(7, uint64(i))%8]++
+		count[splitmix.Next(7+uint64(i)*splitmix.Golden)%8]++
 	}
 	if slices.Min(count) < 800 || slices.Max(count) > 1200 {
 		t.Errorf("8000 items fall to 8 machines as %v", count)
@@ -64,10 +65,7 @@ func TestMGPGivesMachinesTheirOwnItems(t *testing.T) {
 		{Machine: 0, Pulled: []int32{0, 1, 6}}, {Machine: 1, Pulled: []int32{3, 5, 6}},
 	}}
 	m := NewMGP(Options{Machines: 2})
-	moves, err := m.Plan(it, e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	moves := require.Value(m.Plan(it, e))(t)
 	for _, move := range moves {
 		it.Owner[move.Item] = move.To
 	}

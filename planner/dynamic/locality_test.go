@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func drawUses(t *rapid.T, items, k int) []Use {
@@ -19,7 +22,7 @@ func drawUses(t *rapid.T, items, k int) []Use {
 				// Numbers that are not alike by chance: what is equal is rounded
 				// otherwise when it is added up in another order.
 				bytes := rapid.Float64Range(1, 1000).Draw(t, "bytes")
-				bytes *= 1 + float64(mix(math.Float64bits(bytes), uint64(p)<<32|uint64(i)|uint64(len(uses))<<16)%1000)/1e5
+				bytes *= 1 + float64(splitmix.Next(math.Float64bits(bytes)+(uint64(p)<<32|uint64(i)|uint64(len(uses))<<16)*splitmix.Golden)%1000)/1e5
 				uses = append(uses, Use{p, i, float32(bytes)})
 			}
 		}
@@ -57,10 +60,7 @@ func TestLocalityAgainstPlain(t *testing.T) {
 					}
 				}
 			}
-			moves, err := l.Plan(it, e)
-			if err != nil {
-				t.Fatal(err)
-			}
+			moves := require.Value(l.Plan(it, e))(t)
 			want := slow.plan(it, e)
 			if !slices.Equal(moves, want) {
 				if slow.sameGain(moves, want) || slow.tied {
@@ -116,10 +116,7 @@ func TestLocalityHysteresis(t *testing.T) {
 		l := NewLocality(Options{Machines: 3})
 		moved := 0
 		for epoch := range 100 {
-			moves, err := l.Plan(it, &Epoch{Steps: 10, Uses: tc.uses(epoch)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			moves := require.Value(l.Plan(it, &Epoch{Steps: 10, Uses: tc.uses(epoch)}))(t)
 			for _, m := range moves {
 				it.Owner[m.Item] = m.To
 				moved++
@@ -137,9 +134,7 @@ func TestLocalityLongRun(t *testing.T) {
 	it := &Items{Owner: []int32{0}, Home: []int32{0}, Size: []float32{20}}
 	l := NewLocality(Options{Machines: 64})
 	for epoch := range 5000 {
-		if _, err := l.Plan(it, &Epoch{Steps: 10, Uses: []Use{{0, int32(epoch / 100 % 64), 100}}}); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(l.Plan(it, &Epoch{Steps: 10, Uses: []Use{{0, int32(epoch / 100 % 64), 100}}}))(t)
 		if n := len(l.rates.arena); n > 256 {
 			t.Fatalf("epoch %d: %d places for one item's users", epoch, n)
 		}
@@ -176,10 +171,7 @@ func BenchmarkLocality(b *testing.B) {
 			it, e := world(n, 10)
 			l := NewLocality(Options{Machines: 16})
 			plan := func() int {
-				moves, err := l.Plan(it, e)
-				if err != nil {
-					b.Fatal(err)
-				}
+				moves := require.Value(l.Plan(it, e))(b)
 				for _, m := range moves {
 					it.Owner[m.Item] = m.To
 				}

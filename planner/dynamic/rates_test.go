@@ -3,6 +3,8 @@ package dynamic
 import (
 	"math"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Uses of no bytes change nothing, whether the item is known or not: rates and loads
@@ -12,10 +14,7 @@ func TestUsesOfNoBytesChangeNothing(t *testing.T) {
 	l := NewLocality(Options{Machines: 2})
 	none := []Use{{Item: 0, Machine: 1}, {Item: 1, Machine: 0}, {Item: 1, Machine: 1}}
 	for epoch, uses := range [][]Use{none, {{Item: 1, Machine: 1, Bytes: 40000}}, none, none} {
-		moves, err := l.Plan(it, &Epoch{Steps: 20, Uses: uses})
-		if err != nil {
-			t.Fatal(err)
-		}
+		moves := require.Value(l.Plan(it, &Epoch{Steps: 20, Uses: uses}))(t)
 		for _, m := range moves {
 			it.Owner[m.Item] = m.To
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // step is an epoch of ten steps in which machines use items for so many bytes.
@@ -44,14 +46,10 @@ func TestReshapeChangesPlansAndNotKnowledge(t *testing.T) {
 				it *Items
 			}{{grown, a}, {before, b}} {
 				s.l.o.MaxMoves = 0 // look, and leave all where it is
-				if _, err := s.l.Plan(s.it, e); err != nil {
-					t.Fatal(err)
-				}
+				require.Value(s.l.Plan(s.it, e))(t)
 			}
 		}
-		if err := grown.Reshape(Options{Machines: many, Speed: speed}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, grown.Reshape(Options{Machines: many, Speed: speed}))
 		grown.o.MaxMoves, before.o.MaxMoves = math.MaxInt, math.MaxInt
 		e := step(drawUses(t, items, many)...)
 		got, err := grown.Plan(a, e)
@@ -72,17 +70,12 @@ func TestKeepPlansForTheOtherItemsAsBefore(t *testing.T) {
 		const items, k = 30, 4
 		l, it := NewLocality(Options{Machines: k}), drawItems(t, items, k)
 		for range 3 {
-			moves, err := l.Plan(it, step(drawUses(t, items, k)...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			moves := require.Value(l.Plan(it, step(drawUses(t, items, k)...)))(t)
 			for _, m := range moves {
 				it.Owner[m.Item] = m.To
 			}
 		}
-		if _, err := l.Plan(it, step(drawUses(t, items, k)...)); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(l.Plan(it, step(drawUses(t, items, k)...)))(t)
 		kept := drawSet(t, items)
 		type known struct {
 			owner int32
@@ -120,8 +113,6 @@ func TestKeepPlansForTheOtherItemsAsBefore(t *testing.T) {
 			small.Owner, small.Home, small.Size = append(small.Owner, it.Owner[item]), append(small.Home, it.Home[item]), append(small.Size, it.Size[item])
 		}
 		small.Owner, small.Home, small.Size = append(small.Owner, 0), append(small.Home, 0), append(small.Size, 8) // and a new one
-		if _, err := l.Plan(small, step(Use{int32(len(kept)), 1, 100})); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(l.Plan(small, step(Use{int32(len(kept)), 1, 100})))(t)
 	})
 }

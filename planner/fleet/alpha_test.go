@@ -4,8 +4,9 @@ import (
 	"math"
 	"testing"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Four workers on two hosts: ten keys that all use in each step, and a thousand of which
@@ -29,10 +30,7 @@ func TestAlphaOfAllHosts(t *testing.T) {
 		}
 		return &api.HostReport{Host: name, Jobs: []*api.JobReport{r}}
 	}
-	a, err := page.AlphaOf(stateOf(host("a", "worker0", "worker1"), host("b", "worker2", "worker3")), "j:1", 64, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := require.Value(page.AlphaOf(stateOf(host("a", "worker0", "worker1"), host("b", "worker2", "worker3")), "j:1", 64, nil))(t)
 	near := func(what string, got, want float64) {
 		t.Helper()
 		if math.Abs(got-want) > 1e-9*want {

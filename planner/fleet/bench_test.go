@@ -7,8 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // What a look at the alpha of a job of a thousand hosts takes, each of which tells of its
@@ -38,16 +39,12 @@ func BenchmarkAlphaOfAThousandHosts(b *testing.B) {
 	s := &State{Reports: func() []*api.HostReport { return reports }}
 	used := func() float64 {
 		var u unix.Rusage
-		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 		return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 	}
 	before := used()
 	for b.Loop() {
-		if _, err := page.AlphaOf(s, "j", 64, nil); err != nil {
-			b.Fatal(err)
-		}
+		require.Value(page.AlphaOf(s, "j", 64, nil))(b)
 	}
 	b.ReportMetric((used()-before)/float64(b.N), "cpu-s/look")
 }

@@ -3,7 +3,7 @@ package fleet
 import (
 	"time"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
 

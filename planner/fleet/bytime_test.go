@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Every use is in the row of its time and in its block, of the workers that were
@@ -32,9 +33,7 @@ func TestHeatmapByTime(t *testing.T) {
 		want    uint64
 	}{{nil, seconds}, {[]string{"worker1"}, seconds / 2}} {
 		h, err := s.heatmapByTime("j:1", page.HeatmapQuery{Blocks: 8, Last: 1<<64 - 1, Measure: page.Pushes, Rows: 12, Workers: tc.workers, Range: page.Range{From: at(0), To: at(seconds)}}, at(seconds))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all := uint64(0)
 		for i, row := range h.Counts {
 			if len(row) != len(h.Blocks) {

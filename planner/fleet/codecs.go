@@ -3,7 +3,7 @@ package fleet
 import (
 	"math"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
 

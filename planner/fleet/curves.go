@@ -7,9 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/api/measure"
 )
 
 // Curves keeps the last hour of all jobs as points at regular intervals. The zero value is empty
@@ -209,7 +210,9 @@ func (c *Curves) History(job string, q page.HistoryQuery) (page.History, error) 
 		// The log has only sums over nodes. For some of them the kept reports are compared again.
 		points = history.Among(points, c.parts(job, q.Selection))
 	}
-	return page.NewHistory(job, q, points), nil
+	h := page.NewHistory(job, q, points)
+	h.Events = c.log.Events(job)
+	return h, nil
 }
 
 // parts returns what the selected nodes of a job did from each kept report of a host to its next
@@ -248,4 +251,29 @@ func (c *Curves) parts(job string, of history.Selection) (parts []history.Part) 
 	}
 	slices.SortFunc(parts, func(a, b history.Part) int { return a.From.Compare(b.From) })
 	return parts
+}
+
+// See notes what has changed of the jobs of reports, the newest of each host: whether they stand
+// still, and which measures hold by what proxies say (see [State].Measures).
+func (c *Curves) See(now time.Time, reports []*api.HostReport, hosts [][]measure.Line) {
+	states := map[string]map[string]bool{}
+	for _, r := range reports {
+		for _, j := range r.GetJobs() {
+			if states[j.GetJob()] == nil {
+				states[j.GetJob()] = map[string]bool{}
+			}
+			states[j.GetJob()][j.GetState()] = true
+		}
+	}
+	for job, has := range states {
+		state := page.Running
+		if has[page.Stalled] && !has[page.Running] {
+			state = page.Stalled
+		}
+		var all [][]measure.Line
+		for _, lines := range hosts {
+			all = append(all, measure.Of(lines, job, len(states) == 1))
+		}
+		c.log.See(job, now, page.SeenOf(state, measure.Sum(all...)))
+	}
 }

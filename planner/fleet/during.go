@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
 

@@ -9,9 +9,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // use is one push of a key.
@@ -108,17 +109,11 @@ func TestDuring(t *testing.T) {
 				requests[u.server]++
 			}
 		}
-		traffic, err := s.Traffic("j:1", asked)
-		if err != nil {
-			t.Fatal(err)
-		}
+		traffic := require.Value(s.Traffic("j:1", asked))(t)
 		if traffic.TotalBytes != want || !traffic.From.Equal(at(first)) {
 			t.Errorf("%d bytes from %v, want %d from %v", traffic.TotalBytes, traffic.From, want, at(first))
 		}
-		servers, err := s.Servers("j:1", asked)
-		if err != nil {
-			t.Fatal(err)
-		}
+		servers := require.Value(s.Servers("j:1", asked))(t)
 		for _, load := range servers.Servers {
 			if load.Requests != requests[load.Name] {
 				t.Errorf("%s: %d requests, want %d", load.Name, load.Requests, requests[load.Name])
@@ -129,10 +124,7 @@ func TestDuring(t *testing.T) {
 				t.Errorf("%s: %d times, want %d", load.Name, load.Latency.Count, pushes[load.Name])
 			}
 		}
-		h, err := s.Heatmap("j:1", page.HeatmapQuery{Range: asked, Blocks: 256, Last: math.MaxUint64, Measure: page.Pushes})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := require.Value(s.Heatmap("j:1", page.HeatmapQuery{Range: asked, Blocks: 256, Last: math.MaxUint64, Measure: page.Pushes}))(t)
 		for w, name := range h.Workers {
 			for b, block := range h.Blocks {
 				n := uint64(0)

@@ -36,7 +36,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
@@ -55,8 +55,6 @@ type State struct {
 	// Past returns what each host had reported by some time, and when that came: its first known
 	// report, if that is later. With nil nothing is known of the past.
 	Past func(time.Time) (reports []*api.HostReport, at []time.Time)
-	// Unready returns why this planner does not serve. It serves if Unready is nil or returns nil.
-	Unready func() error
 	// Measures, if not nil, returns what proxies say of jobs' measures, by host.
 	Measures func() [][]measure.Line
 	// Forgetful says that the planner moves no keys, since it forgets where they are when it ends.
@@ -66,12 +64,7 @@ type State struct {
 }
 
 // Ready implements page.State. A planner without agents is ready.
-func (s *State) Ready() error {
-	if s.Unready == nil {
-		return nil
-	}
-	return s.Unready()
-}
+func (s *State) Ready() error { return nil }
 
 // A reported is what hosts report of one job: reports[i] is of hosts[i].
 type reported struct {

@@ -12,9 +12,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/page/history"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/page/history"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 const second = int64(time.Second)
@@ -63,10 +64,7 @@ func TestPaceAndTimes(t *testing.T) {
 	if (j.Connections != page.Connections{Synced: 16, Unsynced: 4, Missed: 40}) {
 		t.Errorf("connections %+v", j.Connections)
 	}
-	loads, err := s.Servers("j:1", page.Range{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	loads := require.Value(s.Servers("j:1", page.Range{}))(t)
 	if len(loads.Servers) != 1 || loads.Servers[0].Latency.Count != 6 || len(loads.Workers) != 4 {
 		t.Fatalf("%+v", loads)
 	}

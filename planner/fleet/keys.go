@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // Keys implements page.State. The counts of a key are sums over the hosts that list it among their

@@ -1,7 +1,7 @@
 package fleet
 
 import (
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
 

@@ -5,8 +5,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // An agent that knows another host's server by its address alone is understood to mean the
@@ -23,10 +24,7 @@ func TestNodesHaveOneName(t *testing.T) {
 	}}}
 	before := proto.CloneOf(a)
 	s := &State{Reports: func() []*api.HostReport { return []*api.HostReport{a, b} }}
-	of, err := s.Servers("j", page.Range{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	of := require.Value(s.Servers("j", page.Range{}))(t)
 	if len(of.Servers) != 1 || of.Servers[0].Name != "server1" {
 		t.Errorf("the servers are %+v", of.Servers)
 	}

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/internal/policy"
-	"github.com/psidecar/psidecar/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
 )
 

@@ -38,17 +38,6 @@ type block struct {
 
 func (b *block) len() int { return len(b.narrow) + len(b.wide) }
 
-// FromFile builds the graph of a libsvm or libffm file, see
-// [dataset.ReadFile].
-func FromFile(ctx context.Context, path string, o dataset.Options) (*Graph, error) {
-	var b Builder
-	err := dataset.ReadFile(ctx, path, o, b.Add)
-	if err != nil {
-		return nil, err
-	}
-	return b.Build(ctx)
-}
-
 // Add appends rows, one sample each. It keeps nothing of rows.
 func (b *Builder) Add(rows *dataset.Rows) error {
 	for i := range rows.Len() {

@@ -36,18 +36,12 @@ func TestBuilderAgreesWithFromRows(t *testing.T) {
 		largest := rapid.SampledFrom([]uint64{5, 100, 1 << 21, math.MaxUint32, math.MaxUint32 + 3, dataset.MaxID}).Draw(t, "largest")
 		id := rapid.OneOf(rapid.Uint64Range(0, min(largest, 30)), rapid.Uint64Range(0, largest))
 		rows := rapid.SliceOf(rapid.SliceOfDistinct(id, rapid.ID)).Draw(t, "rows")
-		want, err := FromRows(rows)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := require.Value(FromRows(rows))(t)
 		var b Builder
 		for _, row := range rows {
 			b.AddRow(row)
 		}
-		got, err := b.Build(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := require.Value(b.Build(t.Context()))(t)
 		if !same(got, want) {
 			t.Fatalf("rows %v:\ngot  %+v\nwant %+v", rows, got, want)
 		}
@@ -71,14 +65,8 @@ func TestBuilderAcrossBlocks(t *testing.T) {
 				rows = append(rows, row)
 				b.AddRow(row)
 			}
-			got, err := b.Build(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			want, err := FromRows(rows)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := require.Value(b.Build(t.Context()))(t)
+			want := require.Value(FromRows(rows))(t)
 			if !same(got, want) {
 				t.Fatal("the graphs differ")
 			}
@@ -91,14 +79,8 @@ func TestBuilderMergesRepeatedIDs(t *testing.T) {
 	b.AddRow([]uint64{5, 3, 5, 5})
 	b.AddRow(nil)
 	b.AddRow([]uint64{3, 9, 3})
-	got, err := b.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := FromRows([][]uint64{{3, 5}, {}, {3, 9}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := require.Value(b.Build(t.Context()))(t)
+	want := require.Value(FromRows([][]uint64{{3, 5}, {}, {3, 9}}))(t)
 	if !same(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -187,13 +169,8 @@ var idKinds = []struct {
 func buildFromText(t testing.TB, rows int, id func(*rand.Rand) uint64) *Graph {
 	var b Builder
 	text := &rowsOfText{random: rand.New(rand.NewPCG(5, 6)), rows: rows, id: id}
-	if err := dataset.Read(t.Context(), text, "text", dataset.Options{Workers: 2}, b.Add); err != nil {
-		t.Fatal(err)
-	}
-	g, err := b.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, dataset.Read(t.Context(), text, "text", dataset.Options{Workers: 2}, b.Add))
+	g := require.Value(b.Build(t.Context()))(t)
 	return g
 }
 
@@ -210,60 +187,6 @@ func TestPeakMemory(t *testing.T) {
 			if perEdge > 24 {
 				t.Errorf("peak of %.1f bytes an edge, want at most 24", perEdge)
 			}
-		})
-	}
-}
-
-func TestRandomDegreeAndRepetition(t *testing.T) {
-	for _, r := range []Random{
-		{Samples: 4000, Params: 1000, Degree: 10, Seed: 1},
-		{Samples: 4000, Params: 100_000, Degree: 90, Exponent: 0.7, Seed: 1},
-		{Samples: 4000, Params: 100_000, Degree: 20, Exponent: 1, Topics: 20, TopicShare: 0.6, Seed: 1},
-	} {
-		g, err := r.Build(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, err := r.Build(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !same(g, again) {
-			t.Errorf("%+v: two graphs of one description differ", r)
-		}
-		mean := float64(g.Edges()) / float64(g.Samples())
-		if g.Samples() != r.Samples || g.Params() > r.Params || mean > r.Degree*1.02 || mean < r.Degree*0.6 {
-			t.Errorf("%+v: %d samples, %d parameters, mean degree %.1f", r, g.Samples(), g.Params(), mean)
-		}
-	}
-}
-
-func BenchmarkBuild(b *testing.B) {
-	for _, kind := range idKinds {
-		b.Run(kind.name, func(b *testing.B) {
-			random := rand.New(rand.NewPCG(5, 6))
-			rows := make([][]uint64, 100_000)
-			for i := range rows {
-				rows[i] = make([]uint64, 100)
-				for j := range rows[i] {
-					rows[i][j] = kind.id(random)
-				}
-				slices.Sort(rows[i])
-			}
-			b.ReportAllocs()
-			edges := int64(0)
-			for b.Loop() {
-				var builder Builder
-				for _, row := range rows {
-					builder.AddRow(row)
-				}
-				g, err := builder.Build(b.Context())
-				if err != nil {
-					b.Fatal(err)
-				}
-				edges += g.Edges()
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(edges), "ns/edge")
 		})
 	}
 }

@@ -24,17 +24,3 @@ func TestMakeIsZeroAndWhole(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkRandomAccess adds to a table of 256 MiB in no order.
-func BenchmarkRandomAccess(b *testing.B) {
-	const size = 1 << 25
-	for name, table := range map[string][]uint64{"small": make([]uint64, size), "huge": MakeHuge[uint64](size)} {
-		b.Run(name, func(b *testing.B) {
-			x := uint64(1)
-			for b.Loop() {
-				x = x*6364136223846793005 + 1442695040888963407
-				table[x>>39]++
-			}
-		})
-	}
-}

@@ -11,16 +11,14 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // What reports and decisions of a job of a thousand hosts take, of which each tells of
 // 1,024 keys in 6.4 s: processor time, whatever else the machine does.
 func BenchmarkThousandHosts(b *testing.B) {
 	const hosts, keys = 1000, 1024
-	service, err := plans.New(b.Context(), &store.Memory{}, plans.Options{Strategy: "locality"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	service := require.Value(plans.New(b.Context(), &store.Memory{}, plans.Options{Strategy: "locality"}))(b)
 	p := New(service, DefaultOptions)
 	random := rand.New(rand.NewPCG(1, 2))
 	zipf := rand.NewZipf(random, 1.1, 1, 1e9-1)
@@ -68,8 +66,6 @@ func BenchmarkThousandHosts(b *testing.B) {
 // processor is the seconds that this process has used.
 func processor(b *testing.B) float64 {
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }

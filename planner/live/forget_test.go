@@ -9,6 +9,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/dynamic"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A job of many more keys than there is room for: keys that workers turn to late are
@@ -61,15 +62,9 @@ func (f *fleet) carryOut(ctx context.Context, t *testing.T) {
 		return
 	}
 	client := planClient(t, f.service)
-	watch, err := client.Watch(ctx, &api.WatchRequest{Host: "h0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	watch := require.Value(client.Watch(ctx, &api.WatchRequest{Host: "h0"}))(t)
 	for f.service.Epoch(testJob, epochs[len(epochs)-1].GetEpoch()).GetState() == api.Epoch_MOVING {
-		e, err := watch.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := require.Value(watch.Recv())(t)
 		m := e.GetMove()
 		if m == nil {
 			continue
@@ -155,20 +150,14 @@ func TestKeysOfEverybody(t *testing.T) {
 	if text := sharedKeys(e, 4); text != "" {
 		t.Errorf("of a key that is one host's people are told %q", text)
 	}
-	l, err := DefaultOptions.strategy(4, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(DefaultOptions.strategy(4, nil, nil))(t)
 	it := &dynamic.Items{Owner: []int32{0}, Home: []int32{0}, Size: []float32{12}}
 	for round := range 20 {
 		e := &dynamic.Epoch{Steps: 10, Base: make([]float64, 4)}
 		for m := range int32(4) { // chance has now one, now another use it most
 			e.Uses = append(e.Uses, dynamic.Use{Item: 0, Machine: m, Bytes: float32(1000 + 50*math.Sin(float64(round)+float64(m)))})
 		}
-		moves, err := l.Plan(it, e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		moves := require.Value(l.Plan(it, e))(t)
 		for _, m := range moves {
 			if round > 0 {
 				t.Errorf("round %d: it moves to %d", round, m.To)

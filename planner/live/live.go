@@ -63,7 +63,7 @@ func Strategies() []string { return []string{"locality", "dppa", "off"} }
 func (o Options) Check() error {
 	switch {
 	case !slices.Contains(Strategies(), o.Strategy):
-		return fmt.Errorf("strategy %q: want one of %v", o.Strategy, Strategies())
+		return fmt.Errorf("strategy %q: want %s", o.Strategy, strings.Join(Strategies(), ", "))
 	case o.Horizon <= 0:
 		return fmt.Errorf("horizon of %v steps: want more than 0", o.Horizon)
 	case o.Every < time.Second:
@@ -171,13 +171,17 @@ func (p *Planner) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	soon := time.NewTimer(0)
 	defer soon.Stop()
-	pace := newPacer(time.Now())
+	pace, next := newPacer(time.Now()), time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
-			p.decideBefore(ctx, time.Now().Add(-p.opts.Every/2))
+		case now := <-ticker.C:
+			if now.Before(next) {
+				continue
+			}
+			took := p.decideBefore(ctx, now.Add(-p.opts.Every/2))
+			next = now.Add(min(took*regularRest, longestRest))
 		case <-p.shifted:
 			soon.Reset(pace.told(time.Now()))
 		case <-soon.C:
@@ -197,12 +201,20 @@ func (p *Planner) Run(ctx context.Context) error {
 // Decide makes a decision for every job.
 func (p *Planner) Decide(ctx context.Context) { p.decideBefore(ctx, time.Time{}) }
 
+// Regular decisions take at most one part in regularRest of the time, but there is one every
+// longestRest.
+const (
+	regularRest = 400
+	longestRest = 30 * time.Second
+)
+
 // decideBefore makes a regular decision for every job, except for those for which one has been made
-// since that time because workers turned to other keys. A zero time excepts none.
-func (p *Planner) decideBefore(ctx context.Context, since time.Time) {
+// since that time because workers turned to other keys, and returns the time that they took. A zero
+// time excepts none.
+func (p *Planner) decideBefore(ctx context.Context, since time.Time) time.Duration {
 	p.deciding.Lock()
 	defer p.deciding.Unlock()
-	p.decideAll(ctx, slices.DeleteFunc(p.all(), func(j *job) bool {
+	return p.decideAll(ctx, slices.DeleteFunc(p.all(), func(j *job) bool {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		j.round++

@@ -15,6 +15,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/grpctest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -31,10 +32,7 @@ type fleet struct {
 
 func newFleet(t *testing.T, act bool, change func(*Options)) *fleet {
 	t.Helper()
-	service, err := plans.New(t.Context(), &store.Memory{}, plans.Options{Act: act, Strategy: "locality"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	service := require.Value(plans.New(t.Context(), &store.Memory{}, plans.Options{Act: act, Strategy: "locality"}))(t)
 	o := DefaultOptions
 	if change != nil {
 		change(&o)
@@ -70,15 +68,12 @@ func (f *fleet) round(ctx context.Context, first, second []uint64) {
 // planClient is a client of the service.
 func planClient(t *testing.T, s *plans.Service) api.PlansClient {
 	t.Helper()
-	return api.NewPlansClient(require.ServeInMemory(t, func(server *grpc.Server) { api.RegisterPlansServer(server, s) }))
+	return api.NewPlansClient(grpctest.Serve(t, func(server *grpc.Server) { api.RegisterPlansServer(server, s) }))
 }
 
 func (f *fleet) shown(t *testing.T) *api.JobPlan {
 	t.Helper()
-	d, err := f.service.Describe(t.Context(), &api.DescribeRequest{Job: testJob})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := require.Value(f.service.Describe(t.Context(), &api.DescribeRequest{Job: testJob}))(t)
 	return d.GetJobs()[0]
 }
 
@@ -98,9 +93,7 @@ func TestPlansForReports(t *testing.T) {
 	if e.GetState() != api.Epoch_MOVING || e.GetKeys() != 3 || e.GetRanges() != 1 || e.GetMigrationBytes() != 3*12 || !strings.HasPrefix(e.GetReason(), "h0 moves 128 bytes") {
 		t.Errorf("the plan is %v", e)
 	}
-	if _, err := f.service.Record(t.Context(), &api.RecordRequest{Job: testJob, From: 0, To: 1, First: []uint64{5}, Last: []uint64{7}}); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(f.service.Record(t.Context(), &api.RecordRequest{Job: testJob, From: 0, To: 1, First: []uint64{5}, Last: []uint64{7}}))(t)
 	f.done(t, e.GetEpoch(), 3)
 	f.round(t.Context(), []uint64{1, 2, 3, second(1)}, []uint64{5, 6, 7, second(1), second(2)})
 	e = f.shown(t).GetEpochs()[0]

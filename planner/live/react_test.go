@@ -5,55 +5,60 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/dynamic"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Where workers turn to other keys the planner does not wait for its next
 // decision, and where keys are moving it decides when they have moved.
 func TestReacts(t *testing.T) {
-	f := newFleet(t, true, func(o *Options) { o.Every = time.Hour })
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- f.planner.Run(ctx) }()
-	tell := func(shifted bool, second ...uint64) {
-		f.steps += 10
-		for host, keys := range [][]uint64{{1, 2}, second} {
-			r := f.report(host, keys...)
-			r.Jobs[0].Window.Shifted = shifted
-			f.planner.Take(r)
-		}
-	}
-	epochs := func(n int) []*api.Epoch {
-		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-			if d, err := f.service.Describe(ctx, &api.DescribeRequest{Job: testJob}); err == nil && len(d.GetJobs()[0].GetEpochs()) == n {
-				return d.GetJobs()[0].GetEpochs()
-			} else if time.Now().After(end) {
-				t.Fatalf("%v, %v", d, err)
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, true, func(o *Options) { o.Every = time.Hour })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- f.planner.Run(ctx) }()
+		tell := func(shifted bool, second ...uint64) {
+			f.steps += 10
+			for host, keys := range [][]uint64{{1, 2}, second} {
+				r := f.report(host, keys...)
+				r.Jobs[0].Window.Shifted = shifted
+				f.planner.Take(r)
 			}
 		}
-	}
-	tell(false, 3, 4)
-	time.Sleep(2 * gather)
-	if d, err := f.service.Describe(ctx, &api.DescribeRequest{}); err != nil || len(d.GetJobs()) > 0 {
-		t.Errorf("nobody shifted, and there is %v, %v", d, err)
-	}
-	tell(true, 5, 6)
-	first := epochs(1)[0]
-	if first.GetState() != api.Epoch_MOVING {
-		t.Errorf("the plan is %v", first)
-	}
-	tell(true, 7, 8)
-	time.Sleep(gather + 2*retry)
-	epochs(1) // keys are moving
-	f.done(t, first.GetEpoch(), first.GetKeys())
-	epochs(2)
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+		epochs := func(n int) []*api.Epoch {
+			var d *api.Description
+			require.Await(t, fmt.Sprintf("%d epochs", n), func() (err error) {
+				if d, err = f.service.Describe(ctx, &api.DescribeRequest{Job: testJob}); err == nil && len(d.GetJobs()[0].GetEpochs()) != n {
+					err = fmt.Errorf("%v", d)
+				}
+				return err
+			})
+			return d.GetJobs()[0].GetEpochs()
+		}
+		tell(false, 3, 4)
+		time.Sleep(2 * gather)
+		if d, err := f.service.Describe(ctx, &api.DescribeRequest{}); err != nil || len(d.GetJobs()) > 0 {
+			t.Errorf("nobody shifted, and there is %v, %v", d, err)
+		}
+		tell(true, 5, 6)
+		first := epochs(1)[0]
+		if first.GetState() != api.Epoch_MOVING {
+			t.Errorf("the plan is %v", first)
+		}
+		tell(true, 7, 8)
+		time.Sleep(gather + 2*retry)
+		epochs(1) // keys are moving
+		f.done(t, first.GetEpoch(), first.GetKeys())
+		epochs(2)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A plan with as many groups as it may have is followed by one with the others as soon as

@@ -16,6 +16,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // What the hosts of TestShiftsArePlannedSoon use and how long they take.
@@ -58,10 +59,7 @@ type shiftFleet struct {
 }
 
 func newShiftFleet(t *testing.T) (*shiftFleet, []*shiftHost) {
-	service, err := plans.New(t.Context(), &store.Memory{}, plans.Options{Act: true, Strategy: "locality"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	service := require.Value(plans.New(t.Context(), &store.Memory{}, plans.Options{Act: true, Strategy: "locality"}))(t)
 	f := &shiftFleet{planner: New(service, DefaultOptions), service: service, run: plan.NewRun("", time.Now(), 1), began: time.Now()}
 	var hosts []*shiftHost
 	for i := range shiftHosts {

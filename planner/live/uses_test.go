@@ -14,6 +14,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Uses are those that adding them up by item and machine gives, in that order, however
@@ -215,10 +216,7 @@ func TestUseListIsBounded(t *testing.T) {
 func TestPlaceFollowsChanges(t *testing.T) {
 	const servers = 4
 	random := rand.New(rand.NewPCG(3, 4))
-	service, err := plans.New(t.Context(), &store.Memory{}, plans.Options{Strategy: "locality"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	service := require.Value(plans.New(t.Context(), &store.Memory{}, plans.Options{Strategy: "locality"}))(t)
 	service.Trouble(t.Context(), testJob, servers, "") // opens the job
 	newOne := func() *job {
 		j := newJob(testJob, DefaultOptions)
@@ -279,10 +277,7 @@ func TestPlaceFollowsChanges(t *testing.T) {
 
 // While one job is decided, reports of others are taken.
 func TestReportsAreTakenWhileAnotherJobIsDecided(t *testing.T) {
-	service, err := plans.New(t.Context(), &store.Memory{}, plans.Options{Strategy: "locality"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	service := require.Value(plans.New(t.Context(), &store.Memory{}, plans.Options{Strategy: "locality"}))(t)
 	p := New(service, DefaultOptions)
 	report := func(job string) *api.HostReport {
 		return &api.HostReport{Host: "a", Jobs: []*api.JobReport{{Job: job, Servers: 2, LastUnixNanos: 1, Window: &api.Window{

@@ -7,8 +7,8 @@ import (
 )
 
 // Check returns the first way in which an assignment violates o for g: a sample or parameter
-// without a machine, too many samples on a machine, more than Theta parameters used by one, a group
-// on several machines, or something fixed elsewhere.
+// without a machine, too many samples on a machine, more than Theta parameters used by one, or a
+// sample fixed elsewhere.
 func Check(g *graph.Graph, a *Assignment, o Options) error {
 	if len(a.Samples) != g.Samples() || len(a.Params) != g.Params() {
 		return fmt.Errorf("the assignment has %d samples and %d parameters, the graph %d and %d",
@@ -22,8 +22,10 @@ func Check(g *graph.Graph, a *Assignment, o Options) error {
 			return fmt.Errorf("sample %d is on machine %d but fixed to %d", s, i, o.FixedSamples[s])
 		}
 	}
-	if err := checkParams(g, a, o); err != nil {
-		return err
+	for p, i := range a.Params {
+		if i < 0 || int(i) >= o.K {
+			return fmt.Errorf("feature %d is on machine %d: only 0..%d exist", g.Feature(p), i, o.K-1)
+		}
 	}
 	if err := checkBalance(g, a, o); err != nil {
 		return err
@@ -35,27 +37,6 @@ func Check(g *graph.Graph, a *Assignment, o Options) error {
 		if used > o.Theta {
 			return fmt.Errorf("machine %d uses parameters of weight %d, more than theta = %d", i, used, o.Theta)
 		}
-	}
-	return nil
-}
-
-// checkParams checks the parameters' machines, groups included.
-func checkParams(g *graph.Graph, a *Assignment, o Options) error {
-	place := map[int32]int32{} // group -> machine
-	for p, i := range a.Params {
-		if i < 0 || int(i) >= o.K {
-			return fmt.Errorf("feature %d is on machine %d: only 0..%d exist", g.Feature(p), i, o.K-1)
-		}
-		if o.FixedParams != nil && o.FixedParams[p] >= 0 && o.FixedParams[p] != i {
-			return fmt.Errorf("feature %d is on machine %d but fixed to %d", g.Feature(p), i, o.FixedParams[p])
-		}
-		if o.Group == nil || o.Group[p] < 0 {
-			continue
-		}
-		if first, ok := place[o.Group[p]]; ok && first != i {
-			return fmt.Errorf("parameter group %d lies on machine %d and on machine %d", o.Group[p], first, i)
-		}
-		place[o.Group[p]] = i
 	}
 	return nil
 }

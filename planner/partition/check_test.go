@@ -7,15 +7,13 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // fourSamples is 0: {1,2}, 1: {2,3}, 2: {3,4}, 3: {4,9}: parameters 1,2,3,4,9.
 func fourSamples(t *testing.T) *graph.Graph {
 	t.Helper()
-	g, err := graph.FromRows([][]uint64{{1, 2}, {2, 3}, {3, 4}, {4, 9}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graph.FromRows([][]uint64{{1, 2}, {2, 3}, {3, 4}, {4, 9}}))(t)
 	return g
 }
 
@@ -38,8 +36,6 @@ func TestValidate(t *testing.T) {
 		{"zero capacity", Options{K: 2, Capacity: []float64{1, 0}}, "capacity of machine 1", false},
 		{"negative speed", Options{K: 2, Speed: []float64{-1, 1}}, "link speed of machine 0", false},
 		{"too many fixed", Options{K: 2, FixedSamples: []int32{0, 0, 0, -1}}, "fixed to machine 0, which may hold 2", true},
-		{"fixed to nowhere", Options{K: 2, FixedParams: []int32{-1, -1, -1, -1, 2}}, "feature 9 is fixed to machine 2", false},
-		{"group fixed twice", Options{K: 2, Group: []int32{0, 0, -1, -1, -1}, FixedParams: []int32{0, 1, -1, -1, -1}}, "group 0 is fixed to machine 0 and to machine 1", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := tc.o.Validate(g)
@@ -61,10 +57,7 @@ func TestValidate(t *testing.T) {
 
 func TestSampleLimits(t *testing.T) {
 	g := fourSamples(t)
-	weighted, err := g.WithWeights(nil, []uint32{3, 1, 1, 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	weighted := require.Value(g.WithWeights(nil, []uint32{3, 1, 1, 2}))(t)
 	for _, tc := range []struct {
 		name string
 		g    *graph.Graph
@@ -92,15 +85,13 @@ func TestCheck(t *testing.T) {
 		o    Options
 		want string
 	}{
-		{"good", good, Options{K: 2, Theta: 3, Group: []int32{0, 0, 1, 1, 1}, FixedParams: []int32{0, -1, -1, -1, 1}, FixedSamples: []int32{0, -1, -1, -1}}, ""},
+		{"good", good, Options{K: 2, Theta: 3, FixedSamples: []int32{0, -1, -1, -1}}, ""},
 		{"another graph's", Assignment{Samples: []int32{0}}, Options{K: 2}, "1 samples and 0 parameters"},
 		{"sample nowhere", Assignment{Samples: []int32{0, 0, 1, 2}, Params: good.Params}, Options{K: 2}, "sample 3 is on machine 2"},
 		{"parameter nowhere", Assignment{Samples: good.Samples, Params: []int32{0, 0, 1, 1, -1}}, Options{K: 2}, "feature 9 is on machine -1"},
 		{"unbalanced", Assignment{Samples: []int32{0, 0, 0, 1}, Params: good.Params}, Options{K: 2}, "machine 0 holds samples of weight 3"},
 		{"above theta", good, Options{K: 2, Theta: 2}, "more than theta = 2"},
-		{"group torn", good, Options{K: 2, Group: []int32{-1, 4, 4, -1, -1}}, "group 4 lies on machine 0 and on machine 1"},
 		{"fixed sample moved", good, Options{K: 2, FixedSamples: []int32{1, -1, -1, -1}}, "sample 0 is on machine 0 but fixed to 1"},
-		{"fixed parameter moved", good, Options{K: 2, FixedParams: []int32{1, -1, -1, -1, -1}}, "feature 1 is on machine 0 but fixed to 1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := Check(g, &tc.a, tc.o)
@@ -118,10 +109,7 @@ func TestLoads(t *testing.T) {
 	if tr := Measure(g, a, 2); tr.Max != 1 || tr.Total != 1 || !slices.Equal(tr.PerMachine, []int64{1, 1}) {
 		t.Errorf("Measure: got %+v", tr)
 	}
-	heavy, err := g.WithWeights([]uint32{1, 1, 8, 1, 1}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heavy := require.Value(g.WithWeights([]uint32{1, 1, 8, 1, 1}, nil))(t)
 	if got := Loads(heavy, a, Options{K: 2, Speed: []float64{1, 4}}); !slices.Equal(got, []float64{8, 2}) {
 		t.Errorf("Loads: got %v, want [8 2]", got)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestEarlierAssignment writes an assignment of the first samples and reads it
@@ -22,14 +23,8 @@ func TestEarlierAssignment(t *testing.T) {
 			rows[s] = rapid.SliceOfNDistinct(rapid.Uint64Range(1, 40), 1, 6, rapid.ID[uint64]).Draw(t, "row")
 		}
 		known := rapid.IntRange(1, n).Draw(t, "earlier samples")
-		all, err := graph.FromRows(rows)
-		if err != nil {
-			t.Fatal(err)
-		}
-		old, err := graph.FromRows(rows[:known])
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := require.Value(graph.FromRows(rows))(t)
+		old := require.Value(graph.FromRows(rows[:known]))(t)
 		k := rapid.IntRange(1, known).Draw(t, "k")
 		a := &partition.Assignment{Samples: make([]int32, known), Params: make([]int32, old.Params())}
 		for s := range a.Samples {
@@ -42,13 +37,8 @@ func TestEarlierAssignment(t *testing.T) {
 			byFeature[old.Feature(p)] = a.Params[p]
 		}
 		var text bytes.Buffer
-		if err := partition.WriteAssignment(&text, a); err != nil {
-			t.Fatal(err)
-		}
-		got, err := partition.ReadEarlier(&text, "a.txt", all, k)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, partition.WriteAssignment(&text, a))
+		got := require.Value(partition.ReadEarlier(&text, "a.txt", all, k))(t)
 		want := append(slices.Clone(a.Samples), slices.Repeat([]int32{-1}, n-known)...)
 		if !slices.Equal(got.Samples, want) {
 			t.Fatalf("samples %v, want %v", got.Samples, want)
@@ -66,10 +56,7 @@ func TestEarlierAssignment(t *testing.T) {
 }
 
 func TestEarlierAssignmentErrors(t *testing.T) {
-	g, err := graph.FromRows([][]uint64{{1, 2}, {2, 3}, {4, 5, 6}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graph.FromRows([][]uint64{{1, 2}, {2, 3}, {4, 5, 6}}))(t)
 	for _, tc := range []struct{ name, text, want string }{
 		{"empty", "", "0 lines belong to other data"},
 		{"no number", "0\nx\n", `a.txt, line 2: "x": want a machine number from 0 to 1`},
@@ -87,10 +74,7 @@ func TestEarlierAssignmentErrors(t *testing.T) {
 }
 
 func FuzzReadEarlier(f *testing.F) {
-	g, err := graph.FromRows([][]uint64{{1, 2}, {2, 3}, {4, 5, 6}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	g := require.Value(graph.FromRows([][]uint64{{1, 2}, {2, 3}, {4, 5, 6}}))(f)
 	f.Add("0\n1\n0\n1\n0\n")
 	f.Add("0\n\n1\n")
 	f.Fuzz(func(t *testing.T, text string) {

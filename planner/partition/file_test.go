@@ -5,14 +5,14 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestAssignmentFile(t *testing.T) {
 	a := &Assignment{Samples: []int32{0, 1, 1}, Params: []int32{1, 0}}
 	var file bytes.Buffer
-	if err := WriteAssignment(&file, a); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, WriteAssignment(&file, a))
 	if file.String() != "0\n1\n1\n1\n0\n" {
 		t.Errorf("wrote %q", file.String())
 	}

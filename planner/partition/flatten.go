@@ -20,7 +20,7 @@ func (pl *placing) flatten(ctx context.Context, lend bool) error {
 	owned := make([][]int32, len(pl.load))
 	for i, at := range pl.owner {
 		// Owning an item costs nothing extra to a machine that has at least half of its uses.
-		if pl.items[i].fixed < 0 && pl.items[i].extra(at) > 0 {
+		if pl.items[i].extra(at) > 0 {
 			owned[at] = append(owned[at], int32(i))
 		}
 	}

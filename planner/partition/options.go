@@ -33,13 +33,9 @@ type Options struct {
 	// has weights: DWW21 Eq. (2). 0 means no bound.
 	Theta int64
 
-	// Group is each parameter's group, len m. The parameters of one group, numbered from 0, must be
-	// on one machine; -1 is no group. nil means that there are no groups.
-	Group []int32
-	// FixedSamples and FixedParams are the machines on which samples, len n, and parameters, len m,
-	// must be; -1 leaves one free. nil leaves all free.
+	// FixedSamples are the machines on which samples, len n, must be; -1 leaves one free. nil leaves
+	// all free.
 	FixedSamples []int32
-	FixedParams  []int32
 
 	// From, if not nil, is an earlier assignment of most of the graph, to stay close to: len n and
 	// m, with -1 for what it does not have. At most the fraction MoveAtMost of its samples, from 0
@@ -53,27 +49,9 @@ type Options struct {
 	// Progress, if not nil, is called from time to time, by one goroutine at a time, with the
 	// fraction of the work that is done, from 0 to 1.
 	Progress func(done float64)
-	// Keeper, if not nil, stores the progress of an anytime algorithm, so that another run with the
-	// same graph and options continues from there. A run that continues from a finished one
-	// improves its result, or returns it. Package best heeds it, others ignore it.
-	Keeper Keeper
 	// Phase, if not nil, is called by one goroutine at the beginning of each phase of the work, so
 	// that its caller can measure how long each takes.
 	Phase func(name string)
-}
-
-// ErrOtherState is wrapped by the error for a stored state that is of another graph or other
-// options.
-var ErrOtherState = errors.New("the state belongs to another run")
-
-// A Keeper stores the state of a run. It is called by one goroutine.
-type Keeper interface {
-	// Load returns the state that was saved last, nil if there is none.
-	Load() ([]byte, error)
-	// Due reports whether it is time to save again.
-	Due() bool
-	// Save replaces the stored state. It must keep the old one if it fails.
-	Save(state []byte) error
 }
 
 // Begin reports the beginning of a phase.
@@ -107,9 +85,7 @@ func (o *Options) Validate(g *graph.Graph) error {
 	}{
 		{"capacities", len(o.Capacity), o.K},
 		{"link speeds", len(o.Speed), o.K},
-		{"parameter groups", len(o.Group), m},
 		{"fixed samples", len(o.FixedSamples), n},
-		{"fixed parameters", len(o.FixedParams), m},
 	} {
 		if list.got != 0 && list.got != list.want {
 			return fmt.Errorf("%d %s given, want %d", list.got, list.name, list.want)
@@ -153,8 +129,7 @@ func (o *Options) validateFrom(n, m int) error {
 	return nil
 }
 
-// validateFixed checks that fixed samples fit within the limits, and that the fixed parameters of a
-// group agree.
+// validateFixed checks that fixed samples fit within the limits.
 func (o *Options) validateFixed(g *graph.Graph) error {
 	load := make([]int64, o.K)
 	for s, machine := range o.FixedSamples {
@@ -169,19 +144,6 @@ func (o *Options) validateFixed(g *graph.Graph) error {
 		if load[i] > limit {
 			return fmt.Errorf("%w: samples of weight %d are fixed to machine %d, which may hold %d", ErrInfeasible, load[i], i, limit)
 		}
-	}
-	place := map[int32]int32{} // group -> fixed machine
-	for p, machine := range o.FixedParams {
-		if int(machine) >= o.K {
-			return fmt.Errorf("feature %d is fixed to machine %d: only 0..%d exist", g.Feature(p), machine, o.K-1)
-		}
-		if machine < 0 || o.Group == nil || o.Group[p] < 0 {
-			continue
-		}
-		if first, ok := place[o.Group[p]]; ok && first != machine {
-			return fmt.Errorf("%w: parameter group %d is fixed to machine %d and to machine %d", ErrInfeasible, o.Group[p], first, machine)
-		}
-		place[o.Group[p]] = machine
 	}
 	return nil
 }

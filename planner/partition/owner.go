@@ -17,15 +17,14 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 )
 
-// An item is what has one owner: a parameter, or a group of parameters.
+// An item is a parameter.
 type item struct {
-	fixed int32 // machine that must own it, or -1
-	was   int32 // machine that owned it before, or -1
-	use   []use
-	all   int64 // sum over use
+	was int32 // machine that owned it before, or -1
+	use []use
+	all int64 // sum over use
 }
 
-// A use is the weight of an item's parameters that one machine uses.
+// A use is the weight that an item has for a machine that uses it.
 type use struct {
 	machine int32
 	weight  int64
@@ -43,8 +42,8 @@ type placing struct {
 // OwnersAtUsers returns the owner of each parameter for samples on the given machines. The busiest
 // machine moves as little as it can without a parameter on a machine that does not use it, which
 // would add to the total. Heavy items are placed first, each at its least loaded user; then items
-// move away from the busiest machine while that helps. Options may fix parameters, group them, give
-// link speeds and an earlier assignment.
+// move away from the busiest machine while that helps. Options may give link speeds
+// and an earlier assignment.
 func OwnersAtUsers(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]int32, error) {
 	return place(ctx, g, samples, o, false)
 }
@@ -58,7 +57,7 @@ func FlatOwners(ctx context.Context, g *graph.Graph, samples []int32, o Options)
 
 // place is both. lend allows owners that do not use what they own.
 func place(ctx context.Context, g *graph.Graph, samples []int32, o Options, lend bool) ([]int32, error) {
-	items, itemOf, err := itemsOf(ctx, g, samples, o)
+	items, err := itemsOf(ctx, g, samples, o)
 	if err != nil {
 		return nil, err
 	}
@@ -72,43 +71,11 @@ func place(ctx context.Context, g *graph.Graph, samples []int32, o Options, lend
 	if err := pl.flatten(ctx, lend); err != nil {
 		return nil, err
 	}
-	params := make([]int32, g.Params())
-	for p := range params {
-		params[p] = pl.owner[itemOf[p]]
-	}
-	return params, nil
+	return pl.owner, nil
 }
 
-// itemsOf returns the items and the item of each parameter.
-func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]item, []int32, error) {
-	items, err := itemsOfParams(ctx, g, samples, o)
-	if err != nil {
-		return nil, nil, err
-	}
-	itemOf := make([]int32, len(items))
-	for p := range itemOf {
-		itemOf[p] = int32(p)
-	}
-	if o.Group != nil {
-		items = joinGroups(items, itemOf, o.Group)
-	}
-	for i := range items {
-		for _, u := range items[i].use {
-			items[i].all += u.weight
-		}
-	}
-	for p, machine := range o.FixedParams {
-		if machine >= 0 {
-			// A fixed parameter fixes its whole group; Options.Validate has checked that there is
-			// no contradiction.
-			items[itemOf[p]].fixed = machine
-		}
-	}
-	return items, itemOf, nil
-}
-
-// itemsOfParams returns an item for each parameter, with all still 0, in parallel over parameters.
-func itemsOfParams(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]item, error) {
+// itemsOf returns an item for each parameter, in parallel over parameters.
+func itemsOf(ctx context.Context, g *graph.Graph, samples []int32, o Options) ([]item, error) {
 	type part struct {
 		_ [64]byte
 		// The padding keeps the hot fields of goroutines on cache lines of their own.
@@ -136,30 +103,12 @@ func itemsOfParams(ctx context.Context, g *graph.Graph, samples []int32, o Optio
 					of.uses = append(of.uses, use{i, int64(g.ParamWeight(p))})
 				}
 			}
-			items[p] = item{fixed: -1, was: wasAt(o, p), use: of.uses[from:len(of.uses):len(of.uses)]}
+			it := item{was: wasAt(o, p), use: of.uses[from:len(of.uses):len(of.uses)]}
+			it.all = int64(len(it.use)) * int64(g.ParamWeight(p))
+			items[p] = it
 		}
 	})
 	return items, err
-}
-
-// joinGroups merges the items of a group's parameters, at the position of the first one, and
-// records in itemOf the item of each parameter.
-func joinGroups(items []item, itemOf, group []int32) []item {
-	ofGroup := map[int32]int32{}
-	joined := items[:0]
-	for p, it := range items {
-		if group[p] >= 0 {
-			if i, ok := ofGroup[group[p]]; ok {
-				itemOf[p] = i
-				joined[i].addUses(it.use)
-				continue
-			}
-			ofGroup[group[p]] = int32(len(joined))
-		}
-		itemOf[p] = int32(len(joined))
-		joined = append(joined, it)
-	}
-	return joined
 }
 
 // wasAt returns the machine that owned parameter p in the earlier assignment, or -1.
@@ -170,32 +119,14 @@ func wasAt(o Options, p int) int32 {
 	return o.From.Params[p]
 }
 
-// kept returns the owner that the item keeps if nothing speaks against it, or -1: the machine to
-// which it is fixed, or its earlier owner if that still uses it.
+// kept returns the owner that the item keeps, or -1: its earlier owner, if that still uses it.
 func (it *item) kept() int32 {
-	if it.fixed >= 0 {
-		return it.fixed
-	}
 	for _, u := range it.use {
 		if u.machine == it.was {
 			return it.was
 		}
 	}
 	return -1
-}
-
-// addUses adds the uses of another parameter of the group.
-func (it *item) addUses(more []use) {
-next:
-	for _, u := range more {
-		for i := range it.use {
-			if it.use[i].machine == u.machine {
-				it.use[i].weight += u.weight
-				continue next
-			}
-		}
-		it.use = append(it.use, u)
-	}
 }
 
 // extra returns what owning the item costs machine i in addition to its use. It is negative if the

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // draw draws a small graph, options and the machines of the samples.
@@ -19,14 +20,10 @@ func draw(t *rapid.T) (*graph.Graph, []int32, Options) {
 		drawn[s] = rapid.SliceOfNDistinct(rapid.Uint64Range(1, uint64(m)), 1, min(m, 6), rapid.ID[uint64]).Draw(t, "row")
 	}
 	g, err := graph.FromRows(drawn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if rapid.Bool().Draw(t, "weights") {
 		weights := rapid.SliceOfN(rapid.Uint32Range(1, 50), g.Params(), g.Params()).Draw(t, "bytes")
-		if g, err = g.WithWeights(weights, nil); err != nil {
-			t.Fatal(err)
-		}
+		g = require.Value(g.WithWeights(weights, nil))(t)
 	}
 	o := Options{K: rapid.IntRange(1, 4).Draw(t, "k")}
 	if rapid.Bool().Draw(t, "speed") {
@@ -55,11 +52,8 @@ func total(g *graph.Graph, a *Assignment, o Options) float64 {
 }
 
 // must places by AtUsers or Flat.
-func must(t interface{ Fatal(...any) }, place func(context.Context, *graph.Graph, []int32, Options) ([]int32, error), g *graph.Graph, samples []int32, o Options) []int32 {
-	params, err := place(context.Background(), g, samples, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+func must(t require.TB, place func(context.Context, *graph.Graph, []int32, Options) ([]int32, error), g *graph.Graph, samples []int32, o Options) []int32 {
+	params := require.Value(place(context.Background(), g, samples, o))(t)
 	return params
 }
 
@@ -91,59 +85,19 @@ func TestOwnersAreUsersAndFlatIsFlatter(t *testing.T) {
 func TestLoadsAreThoseOfTheAssignment(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g, samples, o := draw(t)
-		m := g.Params()
-		if rapid.Bool().Draw(t, "groups") {
-			o.Group = rapid.SliceOfN(rapid.Int32Range(-1, 4), m, m).Draw(t, "group")
-		}
-		items, itemOf, err := itemsOf(context.Background(), g, samples, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		items := require.Value(itemsOf(context.Background(), g, samples, o))(t)
 		pl := &placing{speed: o.Speed, items: items, owner: make([]int32, len(items)), load: make([]int64, o.K)}
 		if pl.speed == nil {
 			pl.speed = slices.Repeat([]float64{1}, o.K)
 		}
-		if err := pl.greedy(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		if err := pl.flatten(context.Background(), rapid.Bool().Draw(t, "lend")); err != nil {
-			t.Fatal(err)
-		}
-		a := &Assignment{Samples: samples, Params: make([]int32, m)}
-		for p := range m {
-			a.Params[p] = pl.owner[itemOf[p]]
-		}
+		require.NoError(t, pl.greedy(context.Background()))
+		require.NoError(t, pl.flatten(context.Background(), rapid.Bool().Draw(t, "lend")))
+		a := &Assignment{Samples: samples, Params: pl.owner}
 		plain := o
 		plain.Speed = nil
 		for i, want := range Loads(g, a, plain) {
 			if float64(pl.load[i]) != want {
 				t.Fatalf("machine %d: counted %d, it moves %g", i, pl.load[i], want)
-			}
-		}
-	})
-}
-
-func TestGroupsAndFixedParameters(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		g, samples, o := draw(t)
-		m := g.Params()
-		o.Group = rapid.SliceOfN(rapid.Int32Range(-1, 4), m, m).Draw(t, "group")
-		o.FixedParams = slices.Repeat([]int32{-1}, m)
-		p := rapid.IntRange(0, m-1).Draw(t, "parameter")
-		o.FixedParams[p] = int32(rapid.IntRange(0, o.K-1).Draw(t, "machine"))
-		for _, params := range [][]int32{must(t, OwnersAtUsers, g, samples, o), must(t, FlatOwners, g, samples, o)} {
-			o.Capacity = nil
-			place := map[int32]int32{}
-			for q, i := range params {
-				if fixed := o.FixedParams[q]; fixed >= 0 && i != fixed {
-					t.Fatalf("parameter %d lies on %d, not on %d", q, i, fixed)
-				}
-				if group := o.Group[q]; group >= 0 {
-					if first, ok := place[group]; ok && first != i {
-						t.Fatalf("group %d is torn", group)
-					}
-					place[group] = i
-				}
 			}
 		}
 	})
@@ -162,10 +116,7 @@ func TestLevels(t *testing.T) {
 			}
 		}
 	}
-	g, err := graph.FromRows(drawn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graph.FromRows(drawn))(t)
 	samples := []int32{0, 1, 2, 3}
 	tr := Measure(g, &Assignment{Samples: samples, Params: must(t, OwnersAtUsers, g, samples, Options{K: 4})}, 4)
 	if tr.Total != 300*3+100 || tr.Max != 500 {

@@ -10,7 +10,7 @@ import (
 
 // Random is the baseline of DWW21 section 6.2: samples and parameters are assigned to machines
 // uniformly at random. Samples fill the machines up to their limits, so that none has more than
-// ceil(n/k). Each parameter, or group of parameters, goes to any machine with equal probability, or
+// ceil(n/k). Each parameter goes to any machine with equal probability, or
 // in proportion to link speeds if they differ.
 //
 // It looks at no edge. If a bound Theta is set and the draw exceeds it, Random returns an error.
@@ -40,14 +40,8 @@ func Random(ctx context.Context, g *graph.Graph, o Options) (*Assignment, error)
 		a.Samples[s] = int32(machine)
 		room[machine] -= int64(g.SampleWeight(s))
 	}
-	place := map[int32]int32{} // group -> machine
 	for p := range a.Params {
-		if o.Group != nil && o.Group[p] >= 0 && o.FixedParams != nil && o.FixedParams[p] >= 0 {
-			place[o.Group[p]] = o.FixedParams[p]
-		}
-	}
-	for p := range a.Params {
-		a.Params[p] = randomOwner(random, o, p, place)
+		a.Params[p] = anyMachine(random, o)
 	}
 	if o.Theta > 0 {
 		if err := Check(g, a, o); err != nil {
@@ -55,24 +49,6 @@ func Random(ctx context.Context, g *graph.Graph, o Options) (*Assignment, error)
 		}
 	}
 	return a, ctx.Err()
-}
-
-// randomOwner draws the owner of parameter p, or returns the one that its group, recorded in place,
-// or FixedParams requires. It draws in any case, so that a constraint on one parameter does not
-// change the draws for others.
-func randomOwner(random *rand.Rand, o Options, p int, place map[int32]int32) int32 {
-	owner := anyMachine(random, o)
-	if o.FixedParams != nil && o.FixedParams[p] >= 0 {
-		owner = o.FixedParams[p]
-	}
-	if o.Group == nil || o.Group[p] < 0 {
-		return owner
-	}
-	if first, ok := place[o.Group[p]]; ok {
-		return first
-	}
-	place[o.Group[p]] = owner
-	return owner
 }
 
 // anyMachine draws a machine, in proportion to link speeds if there are any.

@@ -6,6 +6,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/test/graphs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // drawProblem draws a small graph and options that some assignment satisfies.
@@ -15,10 +17,7 @@ func drawProblem(t *rapid.T) (*graph.Graph, Options) {
 	for s := range rows {
 		rows[s] = rapid.SliceOfNDistinct(rapid.Uint64Range(0, 30), 0, 8, rapid.ID).Draw(t, "row")
 	}
-	g, err := graph.FromRows(rows)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graph.FromRows(rows))(t)
 	k := rapid.IntRange(1, n).Draw(t, "k")
 	o := Options{K: k, Seed: rapid.Uint64().Draw(t, "seed")}
 	machine := rapid.Int32Range(-1, int32(k-1))
@@ -28,9 +27,6 @@ func drawProblem(t *rapid.T) (*graph.Graph, Options) {
 			o.FixedSamples[s] = -1
 		}
 		o.FixedSamples[0] = machine.Draw(t, "machine")
-		o.FixedParams = rapid.SliceOfN(machine, g.Params(), g.Params()).Draw(t, "fixed params")
-	} else if rapid.Bool().Draw(t, "groups") {
-		o.Group = rapid.SliceOfN(rapid.Int32Range(-1, 3), g.Params(), g.Params()).Draw(t, "group")
 	}
 	if rapid.Bool().Draw(t, "capacity") && o.FixedSamples == nil {
 		o.Capacity = rapid.SliceOfN(rapid.Float64Range(0.5, 3), k, k).Draw(t, "capacities")
@@ -41,26 +37,15 @@ func drawProblem(t *rapid.T) (*graph.Graph, Options) {
 func TestRandomKeepsTheRules(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g, o := drawProblem(t)
-		a, err := Random(t.Context(), g, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := Check(g, a, o); err != nil {
-			t.Fatal(err)
-		}
+		a := require.Value(Random(t.Context(), g, o))(t)
+		require.NoError(t, Check(g, a, o))
 	})
 }
 
 func TestRandomIsEven(t *testing.T) {
-	g, err := graph.Random{Samples: 10_001, Params: 20_000, Degree: 8, Seed: 1}.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graphs.Random{Samples: 10_001, Params: 20_000, Degree: 8, Seed: 1}.Build(t.Context()))(t)
 	const k = 8
-	a, err := Random(t.Context(), g, Options{K: k, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := require.Value(Random(t.Context(), g, Options{K: k, Seed: 1}))(t)
 	var samples, params [k]int
 	for _, i := range a.Samples {
 		samples[i]++

@@ -38,34 +38,16 @@ type runJSON struct {
 // WritePlacement writes p as JSON, one run per line, so that the whole file is never in memory and
 // two of them can be compared by line.
 func WritePlacement(w io.Writer, p *Placement) error {
-	if err := p.Validate(); err != nil {
-		return fmt.Errorf("writing a placement: %w", err)
-	}
-	head, err := json.Marshal(fileJSON{Version: PlacementVersion, Job: p.Job, Epoch: p.Epoch, K: p.K, Algorithm: p.Algorithm, Servers: p.Server, Runs: []runJSON{}})
+	out, err := NewPlacementWriter(w, p)
 	if err != nil {
-		return fmt.Errorf("writing a placement: %w", err)
+		return err
 	}
-	// Cut the end of the object off; the runs go there.
-	head = head[:len(head)-len("]}")]
 	for i := range p.Runs {
-		line, err := json.Marshal(encode(&p.Runs[i]))
-		if err != nil {
-			return fmt.Errorf("writing a placement: %w", err)
+		if err := out.writeRun(&p.Runs[i]); err != nil {
+			return err
 		}
-		if i > 0 {
-			head = append(head, ',')
-		}
-		head = append(append(head, '\n'), line...)
-		if _, err := w.Write(head); err != nil {
-			return fmt.Errorf("writing a placement: %w", err)
-		}
-		head = head[:0]
 	}
-	_, err = w.Write(append(head, "\n]}\n"...))
-	if err != nil {
-		return fmt.Errorf("writing a placement: %w", err)
-	}
-	return nil
+	return out.Close()
 }
 
 // encode returns a run as it is written. A list has its keys as gaps to the one before, in base64

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -115,20 +114,5 @@ func TestHome(t *testing.T) {
 		if next != 0 {
 			t.Errorf("%d servers: the last one ends before %d", servers, next)
 		}
-	}
-}
-
-func BenchmarkSet(b *testing.B) {
-	for _, n := range []int{1e4, 1e6} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			var o Owners
-			for i := range n {
-				o.Set(Range{One(uint64(i) * 2), int32(i % 3)})
-			}
-			r := rand.New(rand.NewPCG(1, 2))
-			for b.Loop() {
-				o.Set(Range{One(uint64(r.IntN(n)) * 2), int32(r.IntN(3))})
-			}
-		})
 	}
 }

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"bytes"
-	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -14,6 +13,7 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func identity(id uint64) (uint64, error) { return id, nil }
@@ -43,10 +43,7 @@ func TestNewPlacementFindsEveryOwner(t *testing.T) {
 		for id := range owner {
 			row = append(row, id)
 		}
-		g, err := graph.FromRows([][]uint64{row})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := require.Value(graph.FromRows([][]uint64{row}))(t)
 		a := &partition.Assignment{Params: make([]int32, g.Params())}
 		for p := range a.Params {
 			a.Params[p] = owner[g.Feature(p)]
@@ -55,18 +52,10 @@ func TestNewPlacementFindsEveryOwner(t *testing.T) {
 		if rapid.Bool().Draw(t, "spread") {
 			key = spread
 		}
-		made, err := NewPlacement(g, a, k, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		made := require.Value(NewPlacement(g, a, k, key))(t)
 		var file bytes.Buffer
-		if err := WritePlacement(&file, made); err != nil {
-			t.Fatal(err)
-		}
-		p, err := ReadPlacement(&file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, WritePlacement(&file, made))
+		p := require.Value(ReadPlacement(&file))(t)
 		if !reflect.DeepEqual(p, made) {
 			t.Fatal("the placement changed in the file")
 		}
@@ -97,18 +86,12 @@ func TestRanges(t *testing.T) {
 	for id := range uint64(100_000) {
 		row = append(row, id)
 	}
-	g, err := graph.FromRows([][]uint64{row})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graph.FromRows([][]uint64{row}))(t)
 	a := &partition.Assignment{Params: make([]int32, g.Params())}
 	for p := 50_000; p < len(a.Params); p++ {
 		a.Params[p] = 1
 	}
-	p, err := NewPlacement(g, a, 2, identity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(NewPlacement(g, a, 2, identity))(t)
 	want := []PlacedRun{{First: 0, Last: 49_999, Owners: []int32{0}}, {First: 50_000, Last: 99_999, Owners: []int32{1}}}
 	if !reflect.DeepEqual(p.Runs, want) {
 		t.Errorf("got %+v, want %+v", p.Runs, want)
@@ -121,13 +104,8 @@ func TestFileForm(t *testing.T) {
 		{First: 2000, Last: 2300, Keys: []uint64{2000, 2001, 2300}, Owners: []int32{0, 1, 0}},
 	}}
 	path := filepath.Join(t.TempDir(), "placement.json")
-	if err := WritePlacementFile(path, p); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, WritePlacementFile(path, p))
+	text := require.Value(os.ReadFile(path))(t)
 	const want = `{"version":1,"epoch":0,"k":2,"algorithm":"best","servers":[1,0],"runs":[
 {"first":0,"last":999,"owner":1},
 {"first":2000,"last":2300,"count":3,"gaps":"AKoC","owners":"AAEA"}
@@ -179,9 +157,7 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		var out bytes.Buffer
-		if err := WritePlacement(&out, p); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, WritePlacement(&out, p))
 		again, err := ReadPlacement(&out)
 		if err != nil || again.Len() != p.Len() || len(again.Runs) != len(p.Runs) {
 			t.Fatalf("read back %+v, %v, want %+v", again, err, p)
@@ -196,22 +172,4 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
-}
-
-func BenchmarkOwner(b *testing.B) {
-	p := &Placement{K: 8, Server: []int{0, 1, 2, 3, 4, 5, 6, 7}}
-	for first := uint64(0); first < 1_000_000*3; first += runKeys * 3 {
-		run := PlacedRun{First: first}
-		for i := range uint64(runKeys) {
-			run.Keys, run.Owners = append(run.Keys, first+3*i), append(run.Owners, int32(i%8))
-		}
-		run.Last = run.Keys[runKeys-1]
-		p.Runs = append(p.Runs, run)
-	}
-	b.ReportAllocs()
-	key := uint64(0)
-	for b.Loop() {
-		key = (key + math.MaxUint32) % 3_000_000
-		p.Owner(key)
-	}
 }

@@ -27,7 +27,7 @@ package plan
 import (
 	"math"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Home is the owner of keys that are not displaced.

@@ -24,7 +24,7 @@ type PlacementWriter struct {
 	streak      bool
 }
 
-// NewPlacementWriter writes the beginning of p, whose Runs must be empty, to w.
+// NewPlacementWriter writes what p has before its runs to w.
 func NewPlacementWriter(w io.Writer, p *Placement) (*PlacementWriter, error) {
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("writing a placement: %w", err)
@@ -33,6 +33,7 @@ func NewPlacementWriter(w io.Writer, p *Placement) (*PlacementWriter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("writing a placement: %w", err)
 	}
+	// Cut the end of the object off; the runs go there.
 	if _, err := w.Write(head[:len(head)-len("]}")]); err != nil {
 		return nil, fmt.Errorf("writing a placement: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestWriterEqualsWrite writes the same placements at once and key by key.
@@ -26,30 +27,15 @@ func TestWriterEqualsWrite(t *testing.T) {
 				key++
 			}
 		}
-		g, err := graph.FromRows([][]uint64{row})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := NewPlacement(g, a, 3, func(id uint64) (uint64, error) { return id, nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := require.Value(graph.FromRows([][]uint64{row}))(t)
+		p := require.Value(NewPlacement(g, a, 3, func(id uint64) (uint64, error) { return id, nil }))(t)
 		var want, got bytes.Buffer
-		if err := WritePlacement(&want, p); err != nil {
-			t.Fatal(err)
-		}
-		w, err := NewPlacementWriter(&got, &Placement{K: 3, Server: []int{0, 1, 2}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, WritePlacement(&want, p))
+		w := require.Value(NewPlacementWriter(&got, &Placement{K: 3, Server: []int{0, 1, 2}}))(t)
 		for i, key := range row {
-			if err := w.Add(key, a.Params[i]); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.Add(key, a.Params[i]))
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.Close())
 		if !bytes.Equal(got.Bytes(), want.Bytes()) {
 			t.Fatalf("got\n%s\nwant\n%s", got.Bytes(), want.Bytes())
 		}
@@ -68,13 +54,8 @@ func TestWriterErrors(t *testing.T) {
 		{"owner beyond", 6, 1, "owner 1 of key 6"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w, err := NewPlacementWriter(&bytes.Buffer{}, &Placement{K: 1, Server: []int{0}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := w.Add(5, 0); err != nil {
-				t.Fatal(err)
-			}
+			w := require.Value(NewPlacementWriter(&bytes.Buffer{}, &Placement{K: 1, Server: []int{0}}))(t)
+			require.NoError(t, w.Add(5, 0))
 			if err := w.Add(tc.key, tc.owner); err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q in it", err, tc.want)
 			}

@@ -38,6 +38,9 @@ func (s *Service) Act(ctx context.Context, r *api.ActRequest) (*api.Acted, error
 	if err := j.refuseLost(codes.FailedPrecondition); err != nil {
 		return nil, err
 	}
+	if err := j.settle(ctx); err != nil {
+		return nil, err
+	}
 	var e *epoch
 	switch r.GetAction() {
 	case api.ActRequest_APPLY:
@@ -111,6 +114,8 @@ func (j *job) applyProposed(ctx context.Context, number uint64) (*epoch, error) 
 		e = j.epoch(number)
 	}
 	switch {
+	case e == nil && number != 0 && number < j.lastEpoch():
+		return nil, status.Errorf(codes.NotFound, "epoch %d of job %s was replaced by a newer plan: see psidecar plan show", number, j.name)
 	case e == nil && number != 0:
 		return nil, status.Errorf(codes.NotFound, "job %s has no epoch %d", j.name, number)
 	case e == nil:
@@ -122,8 +127,7 @@ func (j *job) applyProposed(ctx context.Context, number uint64) (*epoch, error) 
 }
 
 // rollback returns the keys that the newest applied plan has moved to their former owners. Keys
-// that a later plan or command has moved elsewhere since stay where they are. The moves are read
-// back from the store, which keeps them for this. The caller holds j.mu.
+// that a later plan or command has moved elsewhere since stay where they are. The caller holds j.mu.
 func (j *job) rollback(ctx context.Context) (*epoch, error) {
 	if j.moving.rollsBack() {
 		// The keys of the plan before it are not where that plan has put them yet.
@@ -133,31 +137,16 @@ func (j *job) rollback(ctx context.Context) (*epoch, error) {
 	if undone == nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "job %s has no plan that was applied and not rolled back", j.name)
 	}
-	batches, err := j.readMoves(ctx, undone)
+	number := undone.info.GetEpoch()
+	targets, err := j.takenBack(ctx, number)
 	if err != nil {
 		return nil, err
-	}
-	var targets []plan.Range
-	for _, b := range batches {
-		keys, err := keysOf(b.GetFirst(), b.GetLast())
-		if err != nil {
-			return nil, status.Error(codes.Internal, err.Error())
-		}
-		for _, k := range keys {
-			for r := range j.owners.Resolved(k, j.servers) {
-				// Of a plan that is still being carried out only some keys have arrived.
-				if r.Owner == b.GetTo() {
-					targets = append(targets, plan.Range{Keys: r.Keys, Owner: b.GetFrom()})
-				}
-			}
-		}
 	}
 	t := &transition{held: true}
 	if err := j.end(t, undone, api.Epoch_ROLLED_BACK); err != nil {
 		return nil, err
 	}
-	number := undone.info.GetEpoch()
-	return j.command(ctx, t, &api.Epoch{Reason: fmt.Sprintf("rolls back epoch %d", number), RollsBack: number}, targets, false)
+	return j.command(ctx, t, &api.Epoch{Reason: fmt.Sprintf("rolls back epoch %d", number), RollsBack: number}, targets)
 }
 
 // toRollBack returns the newest epoch that was applied and not rolled back, or nil. Rollbacks
@@ -182,17 +171,13 @@ func (e *epoch) rollsBack() bool { return e != nil && e.info.GetRollsBack() != 0
 // restore moves every displaced key to its home. Servers save their models by home range, so
 // operators call it before a checkpoint. The caller holds j.mu.
 func (j *job) restore(ctx context.Context) (*epoch, error) {
-	var targets []plan.Range
-	for r := range j.owners.All() {
-		targets = slices.AppendSeq(targets, plan.Homes(r.Keys, j.servers))
-	}
-	return j.command(ctx, &transition{held: true}, &api.Epoch{Reason: "moves all keys home"}, targets, true)
+	return j.command(ctx, &transition{held: true}, &api.Epoch{Reason: "moves all keys home", Restores: true}, j.homes())
 }
 
 // command carries out an operator's plan at once and holds the job: later proposals are stored but
 // not started until an operator applies one. Otherwise the next decision would undo what the
 // operator asked for. info says why the plan is made. The caller holds j.mu.
-func (j *job) command(ctx context.Context, t *transition, info *api.Epoch, targets []plan.Range, restore bool) (*epoch, error) {
+func (j *job) command(ctx context.Context, t *transition, info *api.Epoch, targets []plan.Range) (*epoch, error) {
 	if old := j.newest(api.Epoch_PROPOSED); old != nil { // it was made for other owners
 		if err := j.end(t, old, api.Epoch_SUPERSEDED); err != nil {
 			return nil, err
@@ -200,7 +185,7 @@ func (j *job) command(ctx context.Context, t *transition, info *api.Epoch, targe
 	}
 	info.Epoch, info.Strategy, info.MadeUnixNanos = j.lastEpoch()+1, "asked for", j.service.opts.Now().UnixNano()
 	e := newEpoch(info)
-	return e, j.addEpoch(ctx, t, e, batchesOf(e, j.moves(targets), restore), true)
+	return e, j.addEpoch(ctx, t, e, j.moves(targets), true, nil)
 }
 
 // forgetJob drops all runs of a job. It refuses while a run that some host uses has displaced keys:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -33,8 +34,9 @@ const (
 // An epoch is one plan and its progress. Its fields are guarded by the mutex of its job.
 //
 // A batch goes from waiting to open when it is sent, and leaves open when its proxy reports that it
-// is done. reports has the latest report of each open batch; they are sums, so a newer one replaces
-// an older one, and the last is added to info for good.
+// is done. A batch of a command that has left keys behind is put off, and later waits again.
+// reports has the latest report of each open batch; they are sums, so a newer one replaces an older
+// one, and the last is added to info for good. Of a batch that is put off it has the refusals.
 //
 // Invariants: open and busy have the same batches, busy by source server in the order of sending;
 // waiting has no empty list, busy no entry without a batch. An epoch that is neither PROPOSED nor
@@ -42,13 +44,19 @@ const (
 type epoch struct {
 	// The account of the plan, as stored. It includes the reports of finished batches.
 	info *api.Epoch
+	// Its entry in the store, or what is to be written next (repair).
+	kept []byte
 	// The number of batches that were written, which is the number to remove from the store.
 	batches int
+	// The number of batches that the store may have after a failed write, if it is larger.
+	maybe int
 	// Batches that were not sent yet, by source server.
 	waiting map[int32][]*api.MoveBatch
 	// Batches that were sent and are not done, by number.
 	open    map[uint64]*api.MoveBatch
 	busy    map[int32]busy
+	putOff  []*api.MoveBatch
+	again   time.Time // when those that are put off are tried again
 	reports map[uint64]*api.MoveReport
 }
 
@@ -65,9 +73,9 @@ func newEpoch(info *api.Epoch) *epoch {
 	return e
 }
 
-// drop forgets all batches that are waiting or open.
+// drop forgets all batches.
 func (e *epoch) drop() {
-	e.waiting, e.open, e.busy = map[int32][]*api.MoveBatch{}, map[uint64]*api.MoveBatch{}, map[int32]busy{}
+	e.waiting, e.open, e.busy, e.putOff = map[int32][]*api.MoveBatch{}, map[uint64]*api.MoveBatch{}, map[int32]busy{}, nil
 }
 
 // wait adds a batch to those that are to be sent.
@@ -118,19 +126,14 @@ func (j *job) propose(ctx context.Context, p Proposal) (uint64, error) {
 		return 0, nil
 	}
 	e := newEpoch(&api.Epoch{
-		State: api.Epoch_PROPOSED, Strategy: j.service.opts.Strategy, Reason: p.Reason,
+		Epoch: j.lastEpoch() + 1, State: api.Epoch_PROPOSED, Strategy: j.service.opts.Strategy, Reason: p.Reason,
 		MadeUnixNanos: j.service.opts.Now().UnixNano(), Hosts: p.Hosts,
 		MigrationBytes: p.MigrationBytes, HorizonSteps: p.HorizonSteps,
 	})
-	t := &transition{held: j.held}
-	// A proposal that nobody has applied was made for older traffic. The new plan takes its number.
-	if old := j.newest(api.Epoch_PROPOSED); old != nil {
-		j.replace(t, old)
-		e.info.Epoch = old.info.GetEpoch()
-	} else {
-		e.info.Epoch = j.lastEpoch() + 1
-	}
-	if err := j.addEpoch(ctx, t, e, batchesOf(e, moves, false), j.service.acts(j.name) && !j.held); err != nil {
+	// A proposal that nobody has applied was made for older traffic. Its number does not come again:
+	// an operator who was shown one plan must not apply another.
+	old := j.newest(api.Epoch_PROPOSED)
+	if err := j.addEpoch(ctx, &transition{held: j.held}, e, moves, j.service.acts(j.name) && !j.held, old); err != nil {
 		return 0, err
 	}
 	return e.info.GetEpoch(), nil
@@ -175,14 +178,18 @@ func (j *job) openOf(from int32) {
 	}
 }
 
-// endDone ends the epoch that is being carried out if all its batches are done. It must be called
-// after openOf, which may have opened the last ones.
+// endDone ends the epoch that is being carried out if all its batches are done and, of a command,
+// all its keys are where they shall be. It must be called after openOf, which may have opened the
+// last batches.
 func (j *job) endDone(ctx context.Context) {
-	if e := j.moving; len(e.open)+len(e.waiting) == 0 {
-		// If this write fails, a restart finds all keys where they should be and ends the epoch
-		// then.
-		_ = j.service.writeEntries(ctx, j.endNow(e, api.Epoch_DONE))
+	e := j.moving
+	if len(e.open)+len(e.waiting) > 0 || e.commanded() && !j.fulfilled(ctx, e) {
+		return
 	}
+	j.endNow(e, api.Epoch_DONE)
+	// If it fails the end is written with the next change, before which a restart finds all keys
+	// where they should be and ends the epoch then.
+	_ = j.write(ctx, nil)
 }
 
 // countBatch adds the latest report on a batch to the account for good.
@@ -276,8 +283,9 @@ func (j *job) measured(ctx context.Context, number uint64, actual map[string]flo
 	if err != nil {
 		return err
 	}
-	if err := j.service.writeEntries(ctx, []store.Entry{entry}); err != nil {
+	if err := j.write(ctx, []store.Entry{entry}); err != nil {
 		return unavailable(err)
 	}
+	e.kept = entry.Value
 	return nil
 }

@@ -19,14 +19,15 @@ import (
 // version (journal.go). epochs that are MOVING have their batches in the store too, so that a
 // restarted planner reopens them.
 //
-// Invariants, while mu is not held: owners are those of the store at version, except that a failed
-// write may have left log entries up to unsure; moving is nil or the one epoch that is MOVING;
-// while lost is not nil, nothing is recorded and no owners are sent. queue is empty while writing
-// is false.
+// Invariants, while mu is not held: owners are those of the store at version, unless unsure; moving
+// is nil or the one epoch that is MOVING; while lost is not nil, nothing is recorded and no owners
+// are sent. queue is empty while writing is false.
 type job struct {
 	name    string
 	run     plan.Run
 	service *Service
+	// When the run was opened last, by the count of Service.opened; guarded by Service.mu.
+	opened uint64
 
 	queueMu sync.Mutex // guards queue and writing
 	// Commits of Record, in the order in which they came.
@@ -51,7 +52,10 @@ type job struct {
 	// Plans in ascending order of their numbers, at most MaxEpochs.
 	epochs []*epoch
 	// The epoch that is being carried out; nil if none is.
-	moving  *epoch
+	moving *epoch
+	// torn is set when a write has failed: the head and the epochs in the store may differ from
+	// those here. The next write begins by writing them anew (repair).
+	torn    bool
 	stray   stray
 	handler map[int32]*api.Handler
 	// stores are the ids of earlier stores whose versions this one continues: proxies that saw a
@@ -70,10 +74,9 @@ type job struct {
 	// logged is the number of ranges in the log since the snapshot. It decides when to write the
 	// next one.
 	logged int
-	// unsure is the highest version that a failed write may have left in the log. The next write
-	// overwrites or removes those entries; otherwise a restart would find changes that no proxy was
-	// sent.
-	unsure uint64
+	// unsure is set when a write of owners has failed: the store may have them or not. They are
+	// read back before anything depends on them (settle).
+	unsure bool
 }
 
 func newJob(s *Service, k runKey, servers int) *job {
@@ -105,6 +108,11 @@ func (j *job) check(p Proposal) error {
 	}
 	j.servers = p.Servers
 	return nil
+}
+
+// stored reports whether the store may have entries of the run. The caller holds j.mu.
+func (j *job) stored() bool {
+	return j.version > 0 || len(j.epochs) > 0 || j.unsure || j.torn || j.stray.epoch != 0 || j.lost != nil
 }
 
 func (j *job) isGone() bool {
@@ -169,7 +177,11 @@ func (j *job) describe() *api.JobPlan {
 		}
 	}
 	for _, e := range j.epochs {
-		p.Epochs = append(p.Epochs, e.describe())
+		info := e.describe()
+		if e == j.moving {
+			info.Waits = j.waits()
+		}
+		p.Epochs = append(p.Epochs, info)
 	}
 	for rank := range int32(j.servers) {
 		if h := j.handler[rank]; h != nil {

@@ -152,7 +152,7 @@ func (j *job) headEntry(held bool) store.Entry {
 
 // movesGone returns the removal of all batches of an epoch.
 func (j *job) movesGone(e *epoch) []store.Entry {
-	entries := make([]store.Entry, e.batches)
+	entries := make([]store.Entry, max(e.batches, e.maybe))
 	for i := range entries {
 		entries[i].Name = j.moveName(e.info.GetEpoch()<<24 | uint64(i))
 	}
@@ -160,7 +160,7 @@ func (j *job) movesGone(e *epoch) []store.Entry {
 }
 
 // readMoves returns all batches of an epoch from the store, which it scans as a whole.
-func (j *job) readMoves(ctx context.Context, e *epoch) ([]*api.MoveBatch, error) {
+func (j *job) readMoves(ctx context.Context, epoch uint64) ([]*api.MoveBatch, error) {
 	var batches []*api.MoveBatch
 	err := j.service.store.Each(ctx, func(name string, value []byte) error {
 		k, rest, ok := cutName(name)
@@ -171,7 +171,7 @@ func (j *job) readMoves(ctx context.Context, e *epoch) ([]*api.MoveBatch, error)
 		if err := proto.Unmarshal(value, b); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		if b.GetEpoch() == e.info.GetEpoch() {
+		if b.GetEpoch() == epoch {
 			batches = append(batches, b)
 		}
 		return nil
@@ -188,16 +188,17 @@ func (j *job) compact(ctx context.Context) {
 	if j.logged < j.service.logSlack+2*j.owners.Ranges() {
 		return
 	}
-	_ = j.writeSnapshot(ctx, j.version, nil)
+	_ = j.writeSnapshot(ctx, j.version)
 }
 
 // writeSnapshot writes the owners as a snapshot at j.version and removes the one before and the
-// log, which has changes up to version logged. entries are written first. The caller holds j.mu.
+// log, which has changes up to version logged. The caller holds j.mu.
 //
 // The order matters, because a store may write only some of the entries: first the parts of the new
 // snapshot, which nothing refers to yet; then the head, which switches to it; then the removals,
 // which a crash may leave undone.
-func (j *job) writeSnapshot(ctx context.Context, logged uint64, entries []store.Entry) error {
+func (j *job) writeSnapshot(ctx context.Context, logged uint64) error {
+	var entries []store.Entry
 	var ranges []plan.Range
 	part := 0
 	flush := func() error {
@@ -223,11 +224,11 @@ func (j *job) writeSnapshot(ctx context.Context, logged uint64, entries []store.
 	for i := range oldParts {
 		entries = append(entries, store.Entry{Name: j.snapName(old, i)})
 	}
-	for v := old + 1; v <= max(logged, j.unsure); v++ {
+	for v := old + 1; v <= logged; v++ {
 		entries = append(entries, store.Entry{Name: j.logName(v)})
 	}
-	if err := j.service.writeEntries(ctx, entries); err != nil {
-		j.snapshot, j.snapParts, j.snapMark = old, oldParts, oldMark
+	if err := j.write(ctx, entries); err != nil {
+		j.snapshot, j.snapParts, j.snapMark, j.unsure = old, oldParts, oldMark, true
 		return err
 	}
 	j.logged = 0

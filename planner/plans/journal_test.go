@@ -16,6 +16,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // shaky is a store whose writes end in the middle, now and then.
@@ -49,17 +50,12 @@ func TestOwnersSurvive(t *testing.T) {
 			return rapid.IntRange(0, n-1).Draw(t, "written")
 		}}
 		open := func() *Service {
-			s, err := New(ctx, disk, Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := require.Value(New(ctx, disk, Options{}))(t)
 			s.logSlack = 4
 			return s
 		}
 		s := open()
-		if _, err := s.Propose(ctx, Proposal{Job: testJob, Servers: servers, Targets: []plan.Range{target(0, 0, 1)}}); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(s.Propose(ctx, Proposal{Job: testJob, Servers: servers, Targets: []plan.Range{target(0, 0, 1)}}))(t)
 		var owner [keys]int32
 		for range rapid.IntRange(1, 40).Draw(t, "records") {
 			failing = rapid.IntRange(0, 2).Draw(t, "fails") == 0
@@ -122,16 +118,10 @@ func TestOwnersSurvive(t *testing.T) {
 // recordTogether has requests written at a time, and returns what became of
 // each.
 func recordTogether(t *rapid.T, s *Service, requests []*api.RecordRequest) []codes.Code {
-	j, err := s.find(testJob)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(s.find(testJob))(t)
 	var commits []*commit
 	for _, r := range requests {
-		keys, err := keysOf(r.GetFirst(), r.GetLast())
-		if err != nil {
-			t.Fatal(err)
-		}
+		keys := require.Value(keysOf(r.GetFirst(), r.GetLast()))(t)
 		commits = append(commits, &commit{request: r, keys: keys})
 	}
 	j.mu.Lock()
@@ -154,10 +144,7 @@ func TestNothingComesBack(t *testing.T) {
 		_, err := s.Record(t.Context(), &api.RecordRequest{Job: testJob, From: from, To: to, First: []uint64{key}})
 		return err
 	}
-	j, err := s.find(testJob)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(s.find(testJob))(t)
 	for key := range uint64(3) {
 		r := &api.RecordRequest{Job: testJob, From: 0, To: 1, First: []uint64{key}}
 		j.queue = append(j.queue, &commit{request: r, keys: []plan.Keys{plan.One(key)}})
@@ -168,12 +155,8 @@ func TestNothingComesBack(t *testing.T) {
 	j.commitQueue(t.Context())
 	j.mu.Unlock()
 	disk.fails = func(int) int { return -1 }
-	if err := record(2, 0, 1); err != nil {
-		t.Fatal(err)
-	}
-	if err := record(2, 1, 2); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, record(2, 0, 1))
+	require.NoError(t, record(2, 1, 2))
 	again := newService(t, disk, Options{})
 	if got := owners(again); len(got) != 1 || got[0] != target(2, 2, 2) {
 		t.Errorf("displaced is %v, want key 2 with server 2", got)
@@ -218,91 +201,18 @@ func TestRecordsTogether(t *testing.T) {
 	}
 }
 
-// An interrupted plan goes on after a restart, without what has moved already.
-func TestPlanGoesOn(t *testing.T) {
-	disk := &store.Memory{}
-	s := newService(t, disk, Options{Act: true})
-	var targets []plan.Range
-	for i := range 3 * batchRanges {
-		targets = append(targets, target(uint64(3*i), uint64(3*i), 1))
-	}
-	propose(t, s, 2, targets...)
-	r := &api.RecordRequest{Job: testJob, To: 1}
-	for _, k := range targets[:batchRanges] {
-		r.First = append(r.First, k.First)
-	}
-	if _, err := s.Record(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
-	s = newService(t, disk, Options{Act: true})
-	j, err := s.find(testJob)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if j.moving == nil || len(j.moving.open)+len(j.moving.waiting) != 2 {
-		t.Fatalf("of three batches, of which one was done, go on: %v", j.moving)
-	}
-	p := &proxy{t: t, client: client(t, s)}
-	p.work(isDone(1))
-	if got := owners(s); len(got) != len(targets) {
-		t.Errorf("%d of %d moved", len(got), len(targets))
-	}
-}
-
 func TestDamagedStore(t *testing.T) {
 	disk := &store.Memory{}
 	s := newService(t, disk, Options{})
 	propose(t, s, 2, target(1, 1, 1))
 	for _, k := range []uint64{1, 2, 3} {
-		if _, err := s.Record(t.Context(), &api.RecordRequest{Job: testJob, To: 1, First: []uint64{k}}); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(s.Record(t.Context(), &api.RecordRequest{Job: testJob, To: 1, First: []uint64{k}}))(t)
 	}
-	j, err := s.find(testJob)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := disk.Write(t.Context(), []store.Entry{{Name: j.logName(2)}}); err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(s.find(testJob))(t)
+	require.NoError(t, disk.Write(t.Context(), []store.Entry{{Name: j.logName(2)}}))
 	if _, err := New(t.Context(), disk, Options{}); err == nil {
 		t.Error("a change that is missing is not noticed")
 	}
-}
-
-// BenchmarkRecord is what a proxy waits for: 256 keys, on disk.
-func BenchmarkRecord(b *testing.B) {
-	file, err := store.OpenFile(b.TempDir() + "/plans.db")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer file.Close()
-	s, err := New(b.Context(), file, Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if _, err := s.Propose(b.Context(), Proposal{Job: testJob, Servers: 4, Targets: []plan.Range{target(1, 1, 1)}}); err != nil {
-		b.Fatal(err)
-	}
-	b.SetParallelism(4)
-	var next sync.Mutex
-	at := uint64(0)
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			next.Lock()
-			first := at
-			at += 512
-			next.Unlock()
-			r := &api.RecordRequest{Job: testJob, To: 3}
-			for k := range uint64(256) {
-				r.First = append(r.First, first+2*k)
-			}
-			if _, err := s.Record(b.Context(), r); err != nil {
-				b.Error(err)
-			}
-		}
-	})
-	b.ReportMetric(256*float64(b.N)/b.Elapsed().Seconds(), "keys/s")
 }
 
 // Names that come in order are cut as each is alone.

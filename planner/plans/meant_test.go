@@ -6,15 +6,13 @@ import (
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Where no job is named, the one that runs is meant beside those that are over; to
 // be forgotten one must be named.
 func TestWhichJobIsMeant(t *testing.T) {
-	s, err := New(t.Context(), &store.Memory{}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Value(New(t.Context(), &store.Memory{}, Options{}))(t)
 	meant := func(action api.ActRequest_Action) string {
 		name, err := s.meant(&api.ActRequest{Action: action})
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // The metrics say what a plan of which a part was refused came to.
@@ -17,10 +18,7 @@ func TestMetrics(t *testing.T) {
 	p.work(isDone(first))
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(s.Metrics())
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := require.Value(registry.Gather())(t)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

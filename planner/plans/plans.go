@@ -30,11 +30,12 @@
 //
 //   - record.go commits changes of owners, in groups.
 //   - epoch.go has plans, their batches and their progress; transition.go writes their changes;
-//     act.go has the commands of operators.
+//     act.go has the commands of operators, command.go when they are done.
 //   - watch.go streams owners and moves to proxies; told.go encodes each event once for all of them.
 //   - runs.go creates and drops runs.
 //   - teach.go rebuilds the owners of a run from its proxies when the store was lost.
-//   - journal.go has the layout of the store; restore.go reads it at startup.
+//   - journal.go has the layout of the store; restore.go reads it at startup, settle.go after a write
+//     that failed.
 package plans
 
 import (
@@ -134,9 +135,12 @@ type Service struct {
 
 	mu   sync.Mutex // guards the rest
 	runs map[runKey]*job
+	// The number of times that a run was opened.
+	opened uint64
 	// The newest run of each job.
 	jobs     map[string]*job
 	watchers map[*watcher]bool
+	watched  int // the memory of what they carry, in bytes
 	// watchers by host, in lower case, for the authorization of Record and Teach.
 	watching map[string]map[*watcher]bool
 	// audiences caches the watchers of a run. It is cleared whenever a watcher is added or removed.
@@ -231,8 +235,8 @@ type Proposal struct {
 }
 
 // Propose stores a plan and returns its epoch, or 0 if no key would move. A plan that was proposed
-// before and not applied is replaced, and its epoch number reused, so that a planner that only
-// proposes does not fill the history. The plan is carried out at once if the options say so.
+// before and not applied is replaced, so that a planner that only proposes does not fill the
+// history. The plan is carried out at once if the options say so.
 // Propose blocks for the store. If it fails, nothing has changed.
 func (s *Service) Propose(ctx context.Context, p Proposal) (uint64, error) {
 	if p.Run == "" {
@@ -249,6 +253,9 @@ func (s *Service) Propose(ctx context.Context, p Proposal) (uint64, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if err := j.check(p); err != nil {
+		return 0, err
+	}
+	if err := j.settle(ctx); err != nil {
 		return 0, err
 	}
 	return j.propose(ctx, p)

@@ -17,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/grpctest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -25,15 +26,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // client serves s over gRPC in memory.
 func client(t *testing.T, s *Service) api.PlansClient {
 	t.Helper()
-	return api.NewPlansClient(require.ServeInMemory(t, func(server *grpc.Server) { api.RegisterPlansServer(server, s) }))
+	return api.NewPlansClient(grpctest.Serve(t, func(server *grpc.Server) { api.RegisterPlansServer(server, s) }))
 }
 
 func newService(t *testing.T, s store.Store, o Options) *Service {
 	t.Helper()
-	service, err := New(t.Context(), s, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	service := require.Value(New(t.Context(), s, o))(t)
 	return service
 }
 
@@ -46,11 +44,8 @@ func target(first, last uint64, owner int32) plan.Range {
 
 func propose(t *testing.T, s *Service, servers int, targets ...plan.Range) uint64 {
 	t.Helper()
-	e, err := s.Propose(t.Context(), Proposal{Job: testJob, Servers: servers, Reason: "a test", Targets: targets,
-		Hosts: []*api.HostLoad{{Host: "h0", Before: 100, Predicted: 50}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := require.Value(s.Propose(t.Context(), Proposal{Job: testJob, Servers: servers, Reason: "a test", Targets: targets,
+		Hosts: []*api.HostLoad{{Host: "h0", Before: 100, Predicted: 50}}}))(t)
 	return e
 }
 
@@ -68,14 +63,8 @@ func (p *proxy) work(until func(*api.JobPlan) bool) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
 	defer cancel()
-	watch, err := p.client.Watch(ctx, &api.WatchRequest{Host: "h0"})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	progress, err := p.client.Progress(ctx)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	watch := require.Value(p.client.Watch(ctx, &api.WatchRequest{Host: "h0"}))(p.t)
+	progress := require.Value(p.client.Progress(ctx))(p.t)
 	events := make(chan *api.PlanEvent, 1024)
 	go func() {
 		defer close(events)
@@ -157,10 +146,7 @@ func owners(s *Service) []plan.Range {
 // brought home.
 func TestPlanIsCarriedOut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "plans.db")
-	file, err := store.OpenFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := require.Value(store.OpenFile(path))(t)
 	s := newService(t, file, Options{Act: true, Strategy: "locality"})
 	first := propose(t, s, 4, target(10, 10, 3), target(20, 29, 2), target(5, 5, 0))
 	if first != 1 {
@@ -171,44 +157,29 @@ func TestPlanIsCarriedOut(t *testing.T) {
 	if got, want := owners(s), []plan.Range{target(10, 10, 3)}; !slices.Equal(got, want) {
 		t.Errorf("displaced is %v, want %v", got, want)
 	}
-	d, err := s.Describe(t.Context(), &api.DescribeRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := require.Value(s.Describe(t.Context(), &api.DescribeRequest{}))(t)
 	e := d.GetJobs()[0].GetEpochs()[0]
 	if e.GetMovedKeys() != 1 || e.GetKeys() != 11 || e.GetPendingKeys() != 0 || len(e.GetRefused()) != 1 || e.GetRefused()[0].GetKeys() != 10 {
 		t.Errorf("the account says %v", e)
 	}
-	if err := s.Measured(t.Context(), testJob, first, map[string]float64{"h0": 55}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Measured(t.Context(), testJob, first, map[string]float64{"h0": 55}))
 	second := propose(t, s, 4, target(10, 10, 1), target(11, 12, 1))
 	p.work(isDone(second))
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, file.Close())
 
-	if file, err = store.OpenFile(path); err != nil {
-		t.Fatal(err)
-	}
+	file = require.Value(store.OpenFile(path))(t)
 	defer file.Close()
 	s = newService(t, file, Options{Act: true})
 	if got, want := owners(s), []plan.Range{target(10, 12, 1)}; !slices.Equal(got, want) {
 		t.Errorf("after a restart displaced is %v, want %v", got, want)
 	}
-	d, err = s.Describe(t.Context(), &api.DescribeRequest{Job: testJob})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d = require.Value(s.Describe(t.Context(), &api.DescribeRequest{Job: testJob}))(t)
 	if hosts := d.GetJobs()[0].GetEpochs()[0].GetHosts(); len(hosts) != 1 || hosts[0].GetActual() != 55 {
 		t.Errorf("after a restart the first plan's hosts are %v", hosts)
 	}
 	act := func(action api.ActRequest_Action) uint64 {
 		t.Helper()
-		a, err := s.Act(t.Context(), &api.ActRequest{Action: action})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := require.Value(s.Act(t.Context(), &api.ActRequest{Action: action}))(t)
 		return a.GetEpoch()
 	}
 	back := act(api.ActRequest_ROLLBACK)
@@ -257,9 +228,7 @@ func TestWatchBeginsWithTheWhole(t *testing.T) {
 		for _, k := range targets[i:min(i+MaxRecord, n)] {
 			r.First = append(r.First, k.First)
 		}
-		if _, err := c.Record(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(c.Record(t.Context(), r))(t)
 	}
 	p := &proxy{t: t, client: c}
 	p.work(isDone(1))
@@ -311,9 +280,7 @@ func TestRecordRefuses(t *testing.T) {
 func TestProposeRefuses(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{Act: true})
 	propose(t, s, 2, target(1, 1, 1))
-	if _, err := s.Record(t.Context(), &api.RecordRequest{Job: testJob, To: 1, First: []uint64{1}}); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(s.Record(t.Context(), &api.RecordRequest{Job: testJob, To: 1, First: []uint64{1}}))(t)
 	for name, tc := range map[string]struct {
 		p    Proposal
 		want string
@@ -352,14 +319,10 @@ func TestSlowWatcher(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{})
 	propose(t, s, 2, target(1, 1, 1))
 	w := &watcher{events: make(chan *told, watcherQueue)}
-	if _, err := s.addWatcher(w); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(s.addWatcher(w))(t)
 	for i := range watcherQueue + 10 {
 		r := &api.RecordRequest{Job: testJob, From: int32(i % 2), To: int32((i + 1) % 2), First: []uint64{1}}
-		if _, err := s.Record(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(s.Record(t.Context(), r))(t)
 	}
 	n := 0
 	for range w.events {

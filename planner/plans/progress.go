@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,7 +19,7 @@ import (
 const (
 	// maxReasons bounds the distinct reasons for refusals that are counted.
 	maxReasons = 32
-	// maxText is how long a reason or message may be.
+	// maxText is how many bytes of a reason or message are kept.
 	maxText = 1024
 )
 
@@ -52,7 +53,8 @@ func (s *Service) Progress(stream grpc.BidiStreamingServer[api.MoveReport, api.M
 	}
 }
 
-// checkReport bounds the lists and texts of a report, which is kept with the plan.
+// checkReport bounds the lists of a report, which is kept with the plan, and cuts its texts. A report
+// that was refused for a long text would be missing: its batch, and so the plan, would never end.
 func checkReport(r *api.MoveReport) error {
 	if len(r.GetHeldMicros()) != len(r.GetHeldCount()) || len(r.GetHeldMicros()) > 4*heldBars {
 		return fmt.Errorf("%d counts of %d durations", len(r.GetHeldCount()), len(r.GetHeldMicros()))
@@ -61,20 +63,25 @@ func checkReport(r *api.MoveReport) error {
 		return fmt.Errorf("%d reasons, %d handlers", len(r.GetRefused()), len(r.GetHandlers()))
 	}
 	for _, f := range r.GetRefused() {
-		if len(f.GetReason())+len(f.GetMessage()) > 2*maxText {
-			return fmt.Errorf("a refusal in %d bytes of words", len(f.GetReason())+len(f.GetMessage()))
-		}
+		f.Reason, f.Message = clip(f.GetReason()), clip(f.GetMessage())
 	}
 	for _, h := range r.GetHandlers() {
-		if len(h.GetMessage()) > maxText {
-			return fmt.Errorf("a handler in %d bytes of words", len(h.GetMessage()))
-		}
+		h.Message = clip(h.GetMessage())
 	}
 	return nil
 }
 
+// clip cuts a text to at most maxText bytes.
+func clip(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText-len("…")], "") + "…"
+}
+
 // Settle accepts one report, as Progress does. When a batch is done it opens the next ones of the
-// same source server and ends the epoch after the last. Reports on a run, epoch or batch that is
+// same source server and ends the epoch after the last; of a command it puts the batch off if keys
+// are left. Reports on a run, epoch or batch that is
 // over are ignored: their proxy may not have heard yet.
 func (s *Service) Settle(ctx context.Context, r *api.MoveReport) {
 	j, err := s.findRun(r.GetJob(), r.GetRun())
@@ -100,8 +107,12 @@ func (s *Service) Settle(ctx context.Context, r *api.MoveReport) {
 	if !r.GetDone() {
 		return
 	}
-	e.countBatch(r.GetBatch())
 	e.close(b)
+	if e.commanded() && j.pending(b) {
+		j.putOff(e, b)
+	} else {
+		e.countBatch(r.GetBatch())
+	}
 	j.openOf(b.GetFrom())
 	j.endDone(ctx)
 }

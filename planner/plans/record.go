@@ -116,14 +116,18 @@ func (j *job) commitAll(ctx context.Context) {
 // set. The caller holds j.mu.
 //
 // If the write fails, the owners in memory are restored and every commit fails with UNAVAILABLE.
-// The store may have some of the changes all the same, which is why proxies keep holding the keys
-// and try again.
+// The store may have some of the changes all the same (see settle), which is why proxies keep
+// holding the keys and try again.
 func (j *job) commitQueue(ctx context.Context) (queue []*commit) {
 	// The decision that nobody writes is made under queueMu, so that no commit can be queued after
 	// it without its caller noticing that it has to write.
 	j.queueMu.Lock()
 	queue, j.queue = j.queue, nil
 	j.queueMu.Unlock()
+	if err := j.settle(ctx); err != nil {
+		j.giveBack(queue, err)
+		return queue
+	}
 	version, changes := j.version, []*api.Change(nil)
 	for _, c := range queue {
 		// A refused commit fails alone. One that changes nothing was recorded before; it succeeds
@@ -147,7 +151,10 @@ func (j *job) commitQueue(ctx context.Context) (queue []*commit) {
 	if len(changes) == 0 {
 		return queue
 	}
-	entries := j.before(version)
+	var entries []store.Entry
+	if j.version == 0 { // the run may have none yet
+		entries = append(entries, j.headEntry(j.held))
+	}
 	for _, change := range changes {
 		shorten(change.GetDisplaced())
 		entry, err := protoEntry(j.logName(change.GetVersion()), change)
@@ -158,28 +165,21 @@ func (j *job) commitQueue(ctx context.Context) (queue []*commit) {
 		j.giveBack(queue, status.Error(codes.Internal, err.Error()))
 		return queue
 	}
-	if err := j.service.writeEntries(ctx, entries); err != nil {
-		// Nothing is known about the disk now.
-		j.unsure = max(j.unsure, version)
+	if err := j.write(ctx, entries); err != nil {
+		j.unsure = true
 		j.giveBack(queue, unavailable(err))
 		return queue
 	}
 	// From here on the changes are recorded, and watchers may know.
-	j.version, j.mark, j.unsure = version, changes[len(changes)-1].GetMark(), 0
 	for _, change := range changes {
-		event := j.event()
-		event.Event = &api.PlanEvent_Change{Change: change}
-		told, ranges := newTold(event), len(change.GetDisplaced().GetFirst())
-		j.recent.addChange(told, ranges)
-		j.logged += ranges
-		j.service.sendToAll(told)
+		j.service.sendToAll(j.logChange(change))
 	}
 	j.compact(ctx)
 	return queue
 }
 
-// giveBack undoes the commits of a failed write, the last one first, since a later commit may have
-// moved a key on from where an earlier one put it.
+// giveBack fails the commits that have not failed yet and undoes them, the last one first, since a
+// later commit may have moved a key on from where an earlier one put it.
 func (j *job) giveBack(queue []*commit, err error) {
 	for _, c := range slices.Backward(queue) {
 		if c.err == nil {
@@ -189,18 +189,16 @@ func (j *job) giveBack(queue []*commit, err error) {
 	}
 }
 
-// before returns the entries that precede the changes up to version: the head, if the run has none
-// yet, and the removal of entries that a failed write may have left beyond version. They are
-// removed from the highest down, so that a crash in between leaves a log without a gap.
-func (j *job) before(version uint64) []store.Entry {
-	var entries []store.Entry
-	if j.version == 0 {
-		entries = append(entries, j.headEntry(j.held))
-	}
-	for v := j.unsure; v > max(version, j.version); v-- {
-		entries = append(entries, store.Entry{Name: j.logName(v)})
-	}
-	return entries
+// logChange adds a change that is in the log to the state of the run, except for its owners, which
+// have it already, and returns its event.
+func (j *job) logChange(c *api.Change) *told {
+	j.version, j.mark = c.GetVersion(), c.GetMark()
+	event := j.event()
+	event.Event = &api.PlanEvent_Change{Change: c}
+	told, ranges := newTold(event), len(c.GetDisplaced().GetFirst())
+	j.recent.addChange(told, ranges)
+	j.logged += ranges
+	return told
 }
 
 // apply checks a commit against the owners and then changes them in memory. It returns the changed
@@ -217,12 +215,13 @@ func (j *job) apply(c *commit) ([]plan.Range, error) {
 	if err := j.refuseLost(codes.Unavailable); err != nil {
 		return nil, err
 	}
-	switch {
-	case !plan.Owns(from, j.servers) || !plan.Owns(to, j.servers):
+	if !plan.Owns(from, j.servers) || !plan.Owns(to, j.servers) {
 		return nil, status.Errorf(codes.InvalidArgument, "recording for job %s: from server %d to %d, it has %d", j.name, from, to, j.servers)
-	case plan.PartsOf(to) > 0 && j.held:
-		return nil, status.Errorf(codes.FailedPrecondition, "keys of job %s stay whole: they were restored home, or a plan was rolled back (psidecar plan apply resumes)", j.name)
 	}
+	// A command is done when its keys are where they shall be, and then they stay there. A move
+	// that began before it, and has taken until now, comes too late. Keys in parts may become
+	// whole: proxies do that by themselves.
+	stay := j.held && (plan.PartsOf(to) > 0 || j.moving == nil && plan.PartsOf(from) == 0)
 	var moved []plan.Keys
 	// Keys that do not overlap are cut at most this often: where ranges begin and end, and where
 	// homes meet. With more, each would stand for all that the run has.
@@ -233,8 +232,11 @@ func (j *job) apply(c *commit) ([]plan.Range, error) {
 				return nil, status.Errorf(codes.InvalidArgument, "recording for job %s: the keys overlap, or lie in more than %d ranges", j.name, MaxRecord)
 			}
 			switch r.Owner {
-			case to:
+			case to: // recorded before
 			case from:
+				if stay {
+					return nil, status.Errorf(codes.FailedPrecondition, "keys %d to %d of job %s stay where they are: keys were restored home, or a plan was rolled back (psidecar plan apply resumes)", r.First, r.Last, j.name)
+				}
 				moved = append(moved, r.Keys)
 			default:
 				return nil, status.Errorf(codes.FailedPrecondition, "keys %d to %d of job %s belong to server %d, not %d", r.First, r.Last, j.name, r.Owner, from)

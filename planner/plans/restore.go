@@ -1,6 +1,7 @@
 package plans
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -29,6 +30,10 @@ type saved struct {
 	over map[uint64]int
 }
 
+func newSaved() *saved {
+	return &saved{snaps: map[uint64]map[int][]plan.Range{}, over: map[uint64]int{}}
+}
+
 // load reads all runs from the store, and reopens the batches of plans that were being carried out.
 // It runs before the service is published, so no lock is contended.
 func (s *Service) load(ctx context.Context) error {
@@ -43,7 +48,7 @@ func (s *Service) load(ctx context.Context) error {
 			return nil
 		}
 		if jobs[job] == nil {
-			jobs[job] = &saved{snaps: map[uint64]map[int][]plan.Range{}, over: map[uint64]int{}}
+			jobs[job] = newSaved()
 		}
 		if err := jobs[job].readEntry(rest, value); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -63,9 +68,11 @@ func (s *Service) load(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := j.restoreFrom(ctx, saved); err != nil {
+		j.stores, j.held = saved.head.Stores, saved.head.Held
+		if err := j.readOwners(saved); err != nil {
 			return fmt.Errorf("job %s: %w", k.job, err)
 		}
+		j.restoreEpochs(ctx, saved)
 	}
 	return nil
 }
@@ -106,6 +113,7 @@ func (s *saved) readEntry(rest string, value []byte) error {
 		s.changes = append(s.changes, c)
 	case "epoch":
 		e := newEpoch(&api.Epoch{})
+		e.kept = bytes.Clone(value)
 		if err := proto.Unmarshal(value, e.info); err != nil {
 			return err
 		}
@@ -157,12 +165,11 @@ func (s *saved) takeSnap(number string, value []byte) error {
 	return nil
 }
 
-// restoreFrom rebuilds the owners: the snapshot that head names, then the changes after it, which
+// readOwners rebuilds the owners: the snapshot that head names, then the changes after it, which
 // must be consecutive. Everything else is a leftover of an interrupted write and is ignored. A gap
 // means that an acknowledged record is missing; then the planner does not start.
-func (j *job) restoreFrom(ctx context.Context, s *saved) error {
-	j.stores = s.head.Stores
-	j.held, j.snapshot, j.snapParts, j.version = s.head.Held, s.head.Snapshot, s.head.SnapParts, s.head.Snapshot
+func (j *job) readOwners(s *saved) error {
+	j.snapshot, j.snapParts, j.version = s.head.Snapshot, s.head.SnapParts, s.head.Snapshot
 	for part := range j.snapParts {
 		ranges, ok := s.snaps[j.snapshot][part]
 		if !ok {
@@ -190,15 +197,10 @@ func (j *job) restoreFrom(ctx context.Context, s *saved) error {
 		for _, r := range ranges {
 			j.owners.Set(r)
 		}
-		j.version, j.mark = c.GetVersion(), c.GetMark()
-		j.logged += len(ranges)
-		event := j.event()
 		// Proxies that reconnect after the restart catch up from these changes instead of a
 		// snapshot.
-		event.Event = &api.PlanEvent_Change{Change: c}
-		j.recent.addChange(newTold(event), len(ranges))
+		j.logChange(c)
 	}
-	j.restoreEpochs(ctx, s)
 	return nil
 }
 
@@ -233,15 +235,17 @@ func (j *job) restoreEpochs(ctx context.Context, s *saved) {
 			}
 		}
 	}
-	// A planner that ended within start may leave two epochs MOVING. The older one was to be
-	// superseded.
-	if j.moving = j.newest(api.Epoch_MOVING); j.moving != nil {
-		for _, e := range j.epochs {
-			if e != j.moving && e.info.GetState() == api.Epoch_MOVING {
-				e.info.State = api.Epoch_SUPERSEDED
-				e.drop()
-			}
+	// A planner that ended within a write may leave two epochs MOVING, or a proposal and the one
+	// that replaces it. The older one was to be superseded.
+	j.moving = j.newest(api.Epoch_MOVING)
+	for i, e := range j.epochs {
+		state := e.info.GetState()
+		if state == api.Epoch_MOVING && e != j.moving || state == api.Epoch_PROPOSED && i < len(j.epochs)-1 {
+			e.info.State = api.Epoch_SUPERSEDED
+			e.drop()
 		}
+	}
+	if j.moving != nil {
 		j.openMore(ctx)
 	}
 }
@@ -251,17 +255,20 @@ func (j *job) restoreEpochs(ctx context.Context, s *saved) {
 func batchCount(batch uint64) int { return int(batch&(1<<24-1)) + 1 }
 
 // pending reports whether the source of a batch still owns some of its keys.
-func (j *job) pending(b *api.MoveBatch) bool {
+func (j *job) pending(b *api.MoveBatch) bool { return len(j.left(b)) > 0 }
+
+// left returns the keys of a batch that its source still owns.
+func (j *job) left(b *api.MoveBatch) (left []plan.Keys) {
 	keys, err := keysOf(b.GetFirst(), b.GetLast())
 	if err != nil {
-		return false
+		return nil
 	}
 	for _, k := range keys {
 		for r := range j.owners.Resolved(k, j.servers) {
 			if r.Owner == b.GetFrom() {
-				return true
+				left = append(left, r.Keys)
 			}
 		}
 	}
-	return false
+	return left
 }

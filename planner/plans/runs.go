@@ -79,7 +79,7 @@ func (j *job) checkSeen(id string, version uint64) {
 }
 
 // openRun returns a run and creates it if necessary. If it is the job's newest, the job's name
-// means it from then on. A job too many displaces the idle job whose newest run is the oldest; it
+// means it from then on. A job too many displaces the idle one that was opened the longest ago; it
 // fails if none is idle. A created run is not in the store until something of it is written.
 func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, error) {
 	if k.job == "" || len(k.job) > 256 {
@@ -94,24 +94,21 @@ func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, err
 	s.mu.Lock()
 	j := s.runs[k]
 	if j != nil {
+		s.opened++
+		j.opened = s.opened
 		s.mu.Unlock()
 		return j, nil
 	}
-	if s.jobs[k.job] == nil && len(s.jobs) >= MaxJobs {
-		victim := s.idlest()
-		if victim == "" {
-			s.mu.Unlock()
-			return nil, fmt.Errorf("%d jobs already have plans: drop those of ended jobs (psidecar plan forget)", MaxJobs)
-		}
-		// The store is not written with s.mu held. The state is looked up again after that, since
-		// another caller may have created the run meanwhile.
-		old := s.runsOf(victim)
-		s.mu.Unlock()
-		if err := s.dropRuns(ctx, old, s.refuseCarried); err != nil {
+	full := s.jobs[k.job] == nil && len(s.jobs) >= MaxJobs
+	s.mu.Unlock()
+	// The store is not written with s.mu held. The state is looked up again after that, since
+	// another caller may have created the run meanwhile.
+	if full {
+		if err := s.makeRoom(ctx); err != nil {
 			return nil, err
 		}
-		s.mu.Lock()
 	}
+	s.mu.Lock()
 	defer s.mu.Unlock()
 	if j = s.runs[k]; j != nil {
 		return j, nil
@@ -120,6 +117,8 @@ func (s *Service) openRun(ctx context.Context, k runKey, servers int) (*job, err
 		return nil, fmt.Errorf("%d runs already have plans: drop those of ended jobs (psidecar plan forget)", MaxRuns)
 	}
 	j = newJob(s, k, servers)
+	s.opened++
+	j.opened = s.opened
 	s.runs[k] = j
 	if newest := s.jobs[k.job]; newest == nil || newest.run < k.run {
 		s.jobs[k.job] = j
@@ -138,19 +137,40 @@ func (s *Service) runsOf(name string) (runs []*job) {
 	return runs
 }
 
-// idlest returns the job whose newest run began first among those that no proxy carries, or "" if
-// there is none. Unnamed runs do not count: nobody carries them by definition. The caller holds
-// s.mu.
-func (s *Service) idlest() (name string) {
-	for job, j := range s.jobs {
-		if j.run == "" || s.carried(j.key()) {
-			continue
-		}
-		if name == "" || j.run < s.jobs[name].run {
-			name = job
+// makeRoom drops the job that was opened the longest ago among those that are idle.
+func (s *Service) makeRoom(ctx context.Context) error {
+	s.mu.Lock()
+	var idle []*job
+	for _, j := range s.jobs {
+		if !s.carried(j.key()) {
+			idle = append(idle, j)
 		}
 	}
-	return name
+	slices.SortFunc(idle, func(a, b *job) int { return cmp.Compare(a.opened, b.opened) })
+	s.mu.Unlock()
+	var refused error
+	for _, victim := range idle {
+		s.mu.Lock()
+		old := s.runsOf(victim.name)
+		s.mu.Unlock()
+		err := s.dropRuns(ctx, old, func(j *job) error {
+			refused = s.refuseUsed(j)
+			return refused
+		})
+		if err == nil || refused == nil { // else the next one may go
+			return err
+		}
+	}
+	return fmt.Errorf("%d jobs already have plans: drop those of ended jobs (psidecar plan forget)", MaxJobs)
+}
+
+// refuseUsed is refuseCarried for a run that may also be unnamed: of such a run nobody says that he
+// carries it, but some proxy may.
+func (s *Service) refuseUsed(j *job) error {
+	if j.run == "" && (j.owners.Ranges() > 0 || j.moving != nil) {
+		return status.Errorf(codes.FailedPrecondition, "keys of job %s are displaced", j.name)
+	}
+	return s.refuseCarried(j)
 }
 
 // carried reports whether some proxy carries the run. The caller holds s.mu.
@@ -244,14 +264,16 @@ func (s *Service) dropRuns(ctx context.Context, runs []*job, refuse func(j *job)
 		}
 	}
 	var entries []store.Entry
-	err := s.store.Each(ctx, func(name string, _ []byte) error {
-		if k, _, ok := cutName(name); ok && keys[k] {
-			entries = append(entries, store.Entry{Name: name})
+	if slices.ContainsFunc(runs, (*job).stored) {
+		err := s.store.Each(ctx, func(name string, _ []byte) error {
+			if k, _, ok := cutName(name); ok && keys[k] {
+				entries = append(entries, store.Entry{Name: name})
+			}
+			return nil
+		})
+		if err != nil {
+			return unavailable(err)
 		}
-		return nil
-	})
-	if err != nil {
-		return unavailable(err)
 	}
 	if len(entries) > 0 {
 		if err := s.writeEntries(ctx, entries); err != nil {

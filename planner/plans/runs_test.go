@@ -16,6 +16,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // runs returns n runs of one job, one after the other.
@@ -40,10 +41,7 @@ func watch(t *testing.T, s *Service, c api.PlansClient, carried ...*api.Running)
 func watchAs(t *testing.T, s *Service, c api.PlansClient, host string, carried ...*api.Running) (told []*api.PlanEvent, next func() *api.PlanEvent, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	stream, err := c.Watch(ctx, &api.WatchRequest{Host: host, Runs: carried})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := require.Value(c.Watch(ctx, &api.WatchRequest{Host: host, Runs: carried}))(t)
 	next = func() *api.PlanEvent {
 		t.Helper()
 		e, err := stream.Recv()
@@ -61,11 +59,7 @@ func watchAs(t *testing.T, s *Service, c api.PlansClient, host string, carried .
 	}
 	return told, next, func() {
 		cancel()
-		for end := time.Now().Add(time.Minute); s.watchedBy(host); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("a proxy that has gone still counts as watching")
-			}
-		}
+		require.Eventually(t, "a proxy that has gone does not count as watching", func() bool { return !s.watchedBy(host) })
 	}
 }
 
@@ -95,9 +89,7 @@ func record(t *testing.T, c api.PlansClient, run plan.Run, key uint64) (uint64, 
 func TestRunsAreApart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "plans.db")
 	file, err := store.OpenFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s := newService(t, file, Options{Act: true})
 	c := client(t, s)
 	r := runs(2)
@@ -108,9 +100,7 @@ func TestRunsAreApart(t *testing.T) {
 	if number := propose(t, s, 2, target(7, 7, 1)); number != 1 {
 		t.Fatalf("epoch %d", number)
 	}
-	if _, err := record(t, c, r[0], 7); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(record(t, c, r[0], 7))(t)
 	stop()
 
 	told, _, stop = watch(t, s, c, running(r[1]))
@@ -143,17 +133,11 @@ func TestRunsAreApart(t *testing.T) {
 	if moving, _ := s.Busy(testJob); !moving {
 		t.Error("a report of the first run ends a plan of the second")
 	}
-	if _, err := record(t, c, r[1], 7); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(record(t, c, r[1], 7))(t)
 	stop()
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, file.Close())
 
-	if file, err = store.OpenFile(path); err != nil {
-		t.Fatal(err)
-	}
+	file = require.Value(store.OpenFile(path))(t)
 	defer file.Close()
 	again := newService(t, file, Options{Act: true})
 	if again.id != s.id {
@@ -178,9 +162,7 @@ func TestOldRunsAreRemoved(t *testing.T) {
 	_, _, leave := watch(t, s, c, running(all[0]))
 	for _, r := range all {
 		_, _, stop := watch(t, s, c, running(r))
-		if _, err := record(t, c, r, 7); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(record(t, c, r, 7))(t)
 		stop()
 	}
 	if n := s.countRuns(testJob); n > keepRuns+1 {
@@ -238,9 +220,7 @@ func TestForgetWhileKeysAreDisplaced(t *testing.T) {
 	r := runs(1)[0]
 	_, _, stop := watch(t, s, c, running(r))
 	for key := range uint64(3) {
-		if _, err := record(t, c, r, 5*key); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(record(t, c, r, 5*key))(t)
 	}
 	forget := func() error {
 		_, err := c.Act(t.Context(), &api.ActRequest{Job: testJob, Action: api.ActRequest_FORGET})
@@ -271,9 +251,7 @@ func TestRunsHaveABound(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{})
 	all := runs(MaxRuns)
 	for _, r := range all {
-		if _, err := s.openRun(t.Context(), runKey{testJob, r}, 2); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(s.openRun(t.Context(), runKey{testJob, r}, 2))(t)
 	}
 	if _, err := s.openRun(t.Context(), runKey{"198.18.0.1:9001", all[0]}, 2); err == nil {
 		t.Errorf("run %d is opened", MaxRuns+1)
@@ -330,10 +308,7 @@ func TestRepeatedServersGetMovesOnce(t *testing.T) {
 		t.Errorf("one batch is told %d times", moves)
 	}
 	again.Moves = make([]int32, MaxServers+1)
-	stream, err := c.Watch(t.Context(), &api.WatchRequest{Host: "h", Runs: []*api.Running{again}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := require.Value(c.Watch(t.Context(), &api.WatchRequest{Host: "h", Runs: []*api.Running{again}}))(t)
 	if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a proxy with more servers than a job may have: %v", err)
 	}

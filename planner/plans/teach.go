@@ -15,7 +15,6 @@ import (
 
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/planner/store"
 )
 
 const (
@@ -37,9 +36,7 @@ type lost struct {
 	version uint64
 	// By the host's names, at most maxWatchers. A host that teaches again replaces its lesson.
 	lessons map[string]*plan.Lesson
-	// The entry of the plan that was being carried out, to be written with the rebuilt state.
-	ended []store.Entry
-	waits []string // hosts that have yet to teach, as far as is known
+	waits   []string // hosts that have yet to teach, as far as is known
 }
 
 // lineage returns the ids of the stores whose versions the run continues, this store's last.
@@ -54,7 +51,7 @@ func (j *job) lose(id string, version uint64) {
 		j.service.opts.Log.Error("the store lacks records of a run that proxies have seen: it was lost, or is an old copy. No keys of the run move until its proxies have taught the store where keys are",
 			"job", j.name, "run", j.run, "store", j.service.id, "version", j.version, "seen_store", id, "seen_version", version)
 		if j.moving != nil {
-			j.lost.ended = j.endNow(j.moving, api.Epoch_SUPERSEDED)
+			j.endNow(j.moving, api.Epoch_SUPERSEDED)
 		}
 		j.service.tellEvent(j.lostEvent())
 	}
@@ -195,6 +192,10 @@ func (j *job) acceptTaught(ctx context.Context) error {
 	if j.lost.waits = waits; len(waits) > 0 {
 		return nil
 	}
+	// The log may be longer than is known, and the snapshot must come after all of it.
+	if err := j.settle(ctx); err != nil {
+		return err
+	}
 	before, version, mark, stores := j.owners, j.version, j.mark, j.stores
 	j.owners, j.version, j.mark = owners, max(j.version, j.lost.version)+1, newMark()
 	for _, id := range j.lost.stores {
@@ -205,11 +206,11 @@ func (j *job) acceptTaught(ctx context.Context) error {
 		}
 	}
 	j.stores = j.stores[max(0, len(j.stores)-maxStores):]
-	if err := j.writeSnapshot(ctx, version, j.lost.ended); err != nil {
+	if err := j.writeSnapshot(ctx, version); err != nil {
 		j.owners, j.version, j.mark, j.stores = before, version, mark, stores
 		return unavailable(err)
 	}
-	j.lost, j.unsure = nil, 0
+	j.lost = nil
 	// No proxy has a copy from which changes could go on.
 	j.recent.reset(j.version, j.mark)
 	j.service.opts.Log.Info("the store has learned where keys of a run are", "job", j.name, "run", j.run, "version", j.version, "displaced_keys", j.owners.Keys())

@@ -12,6 +12,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // lesson is what a host without moves under way teaches.
@@ -25,13 +26,8 @@ func lessonOf(run plan.Run, seen string, version uint64, displaced ...plan.Range
 
 func teach(t *testing.T, c api.PlansClient, l *api.Lesson) (*api.Taught, error) {
 	t.Helper()
-	stream, err := c.Teach(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := stream.Send(l); err != nil {
-		t.Fatal(err)
-	}
+	stream := require.Value(c.Teach(t.Context()))(t)
+	require.NoError(t, stream.Send(l))
 	return stream.CloseAndRecv()
 }
 
@@ -115,15 +111,10 @@ func TestForeignHostEndsNoPlan(t *testing.T) {
 	if number := propose(t, s, 2, target(7, 7, 1)); number != 1 {
 		t.Fatalf("epoch %d", number)
 	}
-	stream, err := c.Progress(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := require.Value(c.Progress(t.Context()))(t)
 	report := func(host string) {
 		t.Helper()
-		if err := stream.Send(&api.MoveReport{Host: host, Job: testJob, Run: string(run), Batch: 1 << 24, Done: true}); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, stream.Send(&api.MoveReport{Host: host, Job: testJob, Run: string(run), Batch: 1 << 24, Done: true}))
 		if _, err := stream.Recv(); err != nil {
 			t.Fatalf("a report of %s: %v", host, err)
 		}

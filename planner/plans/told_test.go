@@ -3,6 +3,7 @@ package plans
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 var testRun = plan.NewRun("", time.UnixMilli(1700000000000), 1)
@@ -27,19 +29,13 @@ func join(t *testing.T, s *Service, r *api.WatchRequest) (*watcher, []*told) {
 		s.beginRun(t.Context(), running)
 		w.runs[runKey{running.GetJob(), plan.Run(running.GetRun())}] = running
 	}
-	first, err := s.addWatcher(w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := require.Value(s.addWatcher(w))(t)
 	return w, first
 }
 
 func recordKeys(t *testing.T, s *Service, from, to int32, keys ...uint64) uint64 {
 	t.Helper()
-	r, err := s.Record(t.Context(), &api.RecordRequest{Job: testJob, Run: string(testRun), From: from, To: to, First: keys})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(s.Record(t.Context(), &api.RecordRequest{Job: testJob, Run: string(testRun), From: from, To: to, First: keys}))(t)
 	return r.GetVersion()
 }
 
@@ -178,9 +174,7 @@ func TestManySmallBatches(t *testing.T) {
 	for i := range uint64(4 * openRanges) { // those to the last one fill many batches
 		targets = append(targets, target(10_000+3*i, 10_000+3*i, 7))
 	}
-	if _, err := s.Propose(t.Context(), Proposal{Job: testJob, Run: testRun, Servers: 8, Targets: targets}); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(s.Propose(t.Context(), Proposal{Job: testJob, Run: testRun, Servers: 8, Targets: targets}))(t)
 	told, open, ranges, most := 0, map[uint64]*api.MoveBatch{}, 0, 0
 	for {
 		for len(w.events) > 0 {
@@ -229,10 +223,7 @@ func TestRecordsForManyProxies(t *testing.T) {
 	changes := 0
 	o := &plan.Owners{}
 	for len(watchers[0].events) > 0 {
-		ranges, err := rangesOf((<-watchers[0].events).GetChange().GetDisplaced())
-		if err != nil {
-			t.Fatal(err)
-		}
+		ranges := require.Value(rangesOf((<-watchers[0].events).GetChange().GetDisplaced()))(t)
 		for _, r := range ranges {
 			o.Set(r)
 		}
@@ -245,5 +236,36 @@ func TestRecordsForManyProxies(t *testing.T) {
 		if owner := o.Owner(2 * i); owner != int32(1+i%7) {
 			t.Errorf("key %d is with %d", 2*i, owner)
 		}
+	}
+}
+
+// What watchers carry is bounded, of one host and of all; one that leaves makes room.
+func TestWhatWatchersCarryIsBounded(t *testing.T) {
+	s := newService(t, &store.Memory{}, Options{})
+	add := func(host string, size int) (*watcher, bool) {
+		w := &watcher{host: host, size: size, events: make(chan *told, 1)}
+		_, err := s.addWatcher(w)
+		return w, err == nil
+	}
+	for i := range mostWatched / mostWatchedOfHost {
+		w, ok := add(fmt.Sprint("h", i), mostWatchedOfHost)
+		if _, more := add(w.host, 1); !ok || more {
+			t.Fatalf("host %d may watch: %t, and beyond its share: %t", i, ok, more)
+		}
+		if i == 0 {
+			defer func() {
+				s.removeWatcher(w)
+				if _, ok := add("another", 1); !ok {
+					t.Error("one that left makes no room")
+				}
+			}()
+		}
+	}
+	if _, ok := add("another", 1); ok {
+		t.Error("all hosts together have more than there is")
+	}
+	long := &api.WatchRequest{Jobs: []string{strings.Repeat("j", 1<<20)}, Runs: []*api.Running{{Moves: make([]int32, 1<<20)}}}
+	if n := sizeOfWatch(long); n < 5<<20 || n > 6<<20 {
+		t.Errorf("a request of 5 MiB counts as %d bytes", n)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/store"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // state is all that a service knows of testJob's epochs.
@@ -66,10 +67,7 @@ func TestFailedWriteChangesNothing(t *testing.T) {
 		const servers, keys = 3, 12
 		options := Options{Act: rapid.Bool().Draw(t, "acts"), Now: func() time.Time { return time.Unix(1, 0) }}
 		open := func(d store.Store) *Service {
-			s, err := New(context.Background(), d, options)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := require.Value(New(context.Background(), d, options))(t)
 			return s
 		}
 		failing := false
@@ -149,38 +147,6 @@ func TestFailedWriteChangesNothing(t *testing.T) {
 	})
 }
 
-// What a planner left on disk when it ended in the middle of a write is not taken for the batches
-// of the plan that gets the number.
-func TestBatchesOfAnUnfinishedWriteAreRemoved(t *testing.T) {
-	failing := false
-	disk := &shaky{fails: func(n int) int {
-		if failing {
-			return n - 1 // all but the epoch
-		}
-		return -1
-	}}
-	s := newService(t, disk, Options{})
-	propose(t, s, 3, target(1, 1, 2)) // the run is in the store
-	if err := act(s, api.ActRequest_APPLY); err != nil {
-		t.Fatal(err)
-	}
-	failing = true
-	if _, err := s.Propose(t.Context(), Proposal{Job: testJob, Servers: 3, Targets: []plan.Range{target(5, 5, 1), target(6, 6, 2)}}); status.Code(err) != codes.Unavailable {
-		t.Fatalf("a write that fails: %v", err)
-	}
-	failing = false
-	s = newService(t, disk, Options{})
-	number := propose(t, s, 3, target(7, 7, 1))
-	s = newService(t, disk, Options{})
-	j, err := s.find(testJob)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if e := j.epoch(number); e.batches != 1 || len(e.unsent()) != 1 {
-		t.Errorf("a plan of one batch has %d after a restart, %d of them waiting", e.batches, len(e.unsent()))
-	}
-}
-
 // Rollbacks go back plan by plan, past plans that were never applied.
 func TestRollbacksGoBackPlanByPlan(t *testing.T) {
 	s := newService(t, &store.Memory{}, Options{})
@@ -195,15 +161,11 @@ func TestRollbacksGoBackPlanByPlan(t *testing.T) {
 	}
 	for _, owner := range []int32{1, 2} {
 		propose(t, s, 3, target(1, 1, owner))
-		if err := act(s, api.ActRequest_APPLY); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, act(s, api.ActRequest_APPLY))
 		finish()
 	}
 	propose(t, s, 3, target(1, 1, 0), target(9, 9, 1)) // superseded by the rollback
-	if err := act(s, api.ActRequest_ROLLBACK); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, act(s, api.ActRequest_ROLLBACK))
 	if err := act(s, api.ActRequest_ROLLBACK); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("a second rollback before the first is done: %v", err)
 	}
@@ -211,9 +173,7 @@ func TestRollbacksGoBackPlanByPlan(t *testing.T) {
 	if got, want := owners(s), []plan.Range{target(1, 1, 1)}; !slices.Equal(got, want) {
 		t.Errorf("after one rollback displaced is %v, want %v", got, want)
 	}
-	if err := act(s, api.ActRequest_ROLLBACK); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, act(s, api.ActRequest_ROLLBACK))
 	finish()
 	if got := owners(s); len(got) != 0 {
 		t.Errorf("after two rollbacks displaced is %v", got)
@@ -242,10 +202,7 @@ func TestNoRecordIsLostToForget(t *testing.T) {
 	disk := &whileRead{}
 	s := newService(t, disk, Options{Act: true})
 	propose(t, s, 2, target(7, 7, 1))
-	j, err := s.find(testJob)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(s.find(testJob))(t)
 	recorded := make(chan error, 1)
 	disk.during = func() {
 		returned := make(chan struct{})
@@ -260,9 +217,7 @@ func TestNoRecordIsLostToForget(t *testing.T) {
 			<-returned
 		}
 	}
-	if err := s.dropRuns(t.Context(), []*job{j}, s.refuseCarried); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.dropRuns(t.Context(), []*job{j}, s.refuseCarried))
 	disk.during = nil
 	if err := <-recorded; status.Code(err) != codes.NotFound {
 		t.Errorf("a record while its run was dropped: %v", err)
@@ -275,14 +230,21 @@ func TestWatchedRunIsNotDropped(t *testing.T) {
 	run := runs(1)[0]
 	_, _, stop := watch(t, s, client(t, s), running(run))
 	defer stop()
-	j, err := s.find(testJob)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(s.find(testJob))(t)
 	if err := s.dropRuns(t.Context(), []*job{j}, s.refuseCarried); status.Code(err) != codes.Unavailable {
 		t.Errorf("dropping a run that is watched: %v", err)
 	}
 	if j.isGone() {
 		t.Error("a run that a proxy watches was dropped")
 	}
+}
+
+// unsent returns the batches that wait to be sent, in the order of their numbers.
+func (e *epoch) unsent() []*api.MoveBatch {
+	var all []*api.MoveBatch
+	for _, list := range e.waiting {
+		all = append(all, list...)
+	}
+	slices.SortFunc(all, func(a, b *api.MoveBatch) int { return int(a.GetBatch()) - int(b.GetBatch()) })
+	return all
 }

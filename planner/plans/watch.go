@@ -22,6 +22,10 @@ const (
 	watcherQueue = 4096
 	// maxWatchers is how many proxies may watch at a time.
 	maxWatchers = 8192
+	// mostWatched bounds the memory of what all of them carry, in bytes, and mostWatchedOfHost that
+	// of one host.
+	mostWatched       = 128 << 20
+	mostWatchedOfHost = mostWatched / 8
 )
 
 // A watcher is one proxy's Watch stream. host, jobs and runs do not change. Events are queued under
@@ -33,6 +37,7 @@ type watcher struct {
 	// The runs that the proxy carries, with what it has seen of each. If there are any, it hears of
 	// no others.
 	runs   map[runKey]*api.Running
+	size   int // of jobs and runs, in bytes
 	events chan *told
 	// slow is set, under Service.mu, when events was full. events is closed then, and nothing more
 	// is queued.
@@ -56,7 +61,7 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 	if err := checkWatch(r); err != nil {
 		return err
 	}
-	w := &watcher{host: r.GetHost(), jobs: r.GetJobs(), runs: map[runKey]*api.Running{}, events: make(chan *told, watcherQueue)}
+	w := &watcher{host: r.GetHost(), jobs: r.GetJobs(), size: sizeOfWatch(r), runs: map[runKey]*api.Running{}, events: make(chan *told, watcherQueue)}
 	var begun []*job
 	for _, running := range r.GetRuns() {
 		// Runs are registered before the watcher: what the proxy has seen decides whether the store
@@ -94,7 +99,7 @@ func (s *Service) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[a
 			return stream.Context().Err()
 		case e, ok := <-w.events:
 			if !ok {
-				return status.Errorf(codes.ResourceExhausted, "more than %d changes are queued for %s: watch again", watcherQueue, r.GetHost())
+				return status.Errorf(codes.ResourceExhausted, "more than %d changes are queued for %s: watch again", watcherQueue, w.host)
 			}
 			if err := stream.SendMsg(e); err != nil {
 				return err
@@ -119,6 +124,19 @@ func checkWatch(r *api.WatchRequest) error {
 	return nil
 }
 
+// sizeOfWatch returns the memory that a watcher takes of its request, roughly.
+func sizeOfWatch(r *api.WatchRequest) int {
+	const each = 256 // of a message, its strings' headers, and its entries in maps
+	n := each
+	for _, job := range r.GetJobs() {
+		n += each + len(job)
+	}
+	for _, running := range r.GetRuns() {
+		n += each + 2*(len(running.GetJob())+len(running.GetRun())) + len(running.GetStore()) + 4*len(running.GetMoves())
+	}
+	return n
+}
+
 // addWatcher registers a watcher and returns the events that bring it up to date.
 func (s *Service) addWatcher(w *watcher) ([]*told, error) {
 	// Jobs stay locked until the watcher is registered, so that the events it gets
@@ -127,6 +145,13 @@ func (s *Service) addWatcher(w *watcher) ([]*told, error) {
 	for _, j := range jobs {
 		j.mu.Lock()
 		defer j.mu.Unlock()
+	}
+	for _, j := range jobs {
+		if w.wants(j.key()) && !j.gone {
+			if err := j.settle(context.Background()); err != nil {
+				return nil, err
+			}
+		}
 	}
 	var events []*told
 	for _, j := range jobs {
@@ -143,8 +168,16 @@ func (s *Service) addWatcher(w *watcher) ([]*told, error) {
 	if len(s.watchers) >= maxWatchers {
 		return nil, status.Errorf(codes.ResourceExhausted, "%d proxies watch already", maxWatchers)
 	}
-	s.watchers[w] = true
 	host := strings.ToLower(w.host)
+	ofHost := w.size
+	for other := range s.watching[host] {
+		ofHost += other.size
+	}
+	if ofHost > mostWatchedOfHost || s.watched+w.size > mostWatched {
+		return nil, status.Errorf(codes.ResourceExhausted, "the runs of %.300s take %d bytes of memory, at most %d are kept; those of all hosts %d, at most %d", w.host, ofHost, mostWatchedOfHost, s.watched+w.size, mostWatched)
+	}
+	s.watched += w.size
+	s.watchers[w] = true
 	if s.watching[host] == nil {
 		s.watching[host] = map[*watcher]bool{}
 	}
@@ -179,6 +212,7 @@ func (s *Service) removeWatcher(w *watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.watchers, w)
+	s.watched -= w.size
 	clear(s.audiences)
 	host := strings.ToLower(w.host)
 	if delete(s.watching[host], w); len(s.watching[host]) == 0 {

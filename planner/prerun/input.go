@@ -39,6 +39,9 @@ func (in Input) Graph(ctx context.Context) (*graph.Graph, error) {
 	if err != nil {
 		return nil, fmt.Errorf("building the graph of %s: %w", in.Path, err)
 	}
+	if g.Edges() == 0 {
+		return nil, fmt.Errorf("%s: no row has a feature: is it libsvm text?", in.Path)
+	}
 	return g, nil
 }
 

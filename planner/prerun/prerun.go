@@ -3,10 +3,9 @@
 //
 // The commands of psidecar call one task each:
 //
-//	partition            Task        divides data that fits in memory
-//	partition --stream   StreamTask  divides data of any size
-//	hash                 HashTask    hashes data and measures what that costs
-//	score                Score       judges an assignment that any program has made
+//	partition   Task      divides data and parameters
+//	hash        HashTask  hashes data and measures what that costs
+//	score       Score     judges an assignment that any program has made
 //
 // # From data to files
 //
@@ -65,8 +64,6 @@ type Report struct {
 	Cost *Cost `json:"cost,omitempty"`
 	// Moved is set if the partition continues an earlier one.
 	Moved *Moved `json:"moved,omitempty"`
-	// Streaming is set if the data was streamed. Seconds then includes reading and writing.
-	Streaming *Streaming `json:"streaming,omitempty"`
 }
 
 // A Baseline is the mean over random partitions with several seeds, in parameters per step. A

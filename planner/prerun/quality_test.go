@@ -1,13 +1,13 @@
 package prerun_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/prerun"
+	"github.com/psidecar/psidecar/test/graphs"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -46,25 +46,18 @@ var table5 = []table5Row{
 // improvement partitions a data set and returns the improvement over random.
 func improvement(t testing.TB, g *graph.Graph, name string) float64 {
 	t.Helper()
-	al, err := prerun.FindAlgorithm(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	al := require.Value(prerun.FindAlgorithm(name))(t)
 	o := partition.Options{K: 8, Seed: 1}
 	a, _, err := prerun.Run(t.Context(), g, al, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	random, err := prerun.RandomBaseline(t.Context(), g, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	random := require.Value(prerun.RandomBaseline(t.Context(), g, o))(t)
 	return prerun.Judge(g, a, o, random).Improvement()
 }
 
 // TestTable5 keeps what was reached on the two smaller sets, and by TSH-1 on
-// the large one; BenchmarkTable5 measures all.
+// the large one.
 func TestTable5(t *testing.T) {
+	require.Time(t)
 	for _, row := range table5 {
 		t.Run(row.file, func(t *testing.T) {
 			g := load(t, row.file)
@@ -82,25 +75,8 @@ func TestTable5(t *testing.T) {
 	}
 }
 
-func BenchmarkTable5(b *testing.B) {
-	for _, row := range table5 {
-		for _, name := range []string{"tsh1", "tsh2", "mbp"} {
-			b.Run(fmt.Sprintf("%s/%s", row.file, name), func(b *testing.B) {
-				g := load(b, row.file)
-				b.ReportMetric(row.paper[name], "paper-%")
-				for b.Loop() {
-					b.ReportMetric(improvement(b, g, name), "over-random-%")
-				}
-			})
-		}
-	}
-}
-
 func load(t testing.TB, name string) *graph.Graph {
 	t.Helper()
-	g, err := graph.FromFile(t.Context(), require.Dataset(t, name+".libsvm.xz"), dataset.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graphs.FromFile(t.Context(), require.Dataset(t, name+".libsvm.xz"), dataset.Options{}))(t)
 	return g
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/recording"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // hostsOneByOne plays a job of real values on two hosts with three workers each and a server
@@ -200,9 +201,7 @@ func TestAggregationIsWhatIsCountedOneByOne(t *testing.T) {
 	o := defaults()
 	o.Wait = 500 * time.Millisecond
 	r, err := RunRecorded(paths, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	a := r.Aggregation
 	if a.Each != perHost || a.Shared != h.isShared || a.Carried != h.isCarried || a.Partial != h.isPartial || a.ByKey != h.isByKey || h.isByKey == 0 || h.isShared == 0 || h.isCarried == 0 || h.isPartial == 0 {
 		t.Errorf("%+v, want %d shared, %d by key, %d carried, %d in part", a, h.isShared, h.isByKey, h.isCarried, h.isPartial)
@@ -237,10 +236,7 @@ func TestAggregationOfWorkersThatAreAlone(t *testing.T) {
 			uses = append(uses, recording.Use{Worker: worker, Server: "server0", UnixNanos: int64(step), Timestamp: step, Push: true, Keys: keys, Bytes: 6400})
 		}
 	}
-	r, err := RunRecorded([]string{write(t, "a", uses...)}, defaults())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(RunRecorded([]string{write(t, "a", uses...)}, defaults()))(t)
 	var out bytes.Buffer
 	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "no machine has two workers") {
 		t.Errorf("%v:\n%s", err, out.String())

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/psidecar/psidecar/internal/recording"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,25 +23,16 @@ func second(n uint64) uint64 { return math.MaxUint64/2 + n }
 func write(t *testing.T, host string, uses ...recording.Use) string {
 	t.Helper()
 	var out bytes.Buffer
-	w, err := recording.NewWriter(&out, recording.Header{Host: host})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(recording.NewWriter(&out, recording.Header{Host: host}))(t)
 	for i := range uses {
 		if uses[i].Job == "" {
 			uses[i].Job = "j:1"
 		}
-		if err := w.Add(&uses[i]); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.Add(&uses[i]))
 	}
-	if _, err := w.Close(0, 0); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(w.Close(0, 0))(t)
 	path := filepath.Join(t.TempDir(), "r.psr")
-	if err := os.WriteFile(path, out.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, out.Bytes(), 0o600))
 	return path
 }
 
@@ -63,10 +55,7 @@ func TestSeveralHosts(t *testing.T) {
 	)
 	o := defaults()
 	o.Job = "j:1"
-	r, err := RunRecorded([]string{b, a}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(RunRecorded([]string{b, a}, o))(t)
 	// Remote: worker 0's pull of key 5 (16 + 12) and its push of it (8 + 12).
 	if got := r.Results[0].Sum.Total; got != 48 {
 		t.Errorf("%v bytes cross, want 48: %+v", got, r)
@@ -103,10 +92,7 @@ func TestLens(t *testing.T) {
 		Keys: []uint64{1, 2, 3}, Bytes: 24, Lens: []int32{1, 2, 3}})
 	o := defaults()
 	o.Strategies = []string{"home", "reactive"}
-	r, err := RunRecorded([]string{path}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(RunRecorded([]string{path}, o))(t)
 	if got := r.Results[0].Sum.Total; got != 3*8+4+8+12 {
 		t.Errorf("%v bytes cross", got)
 	}
@@ -118,9 +104,7 @@ func TestBadRecordings(t *testing.T) {
 	other.Job, nameless.Server = "k:1", "10.0.0.1:5"
 	good := write(t, "a", use)
 	text := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(text, []byte("not a recording at all"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(text, []byte("not a recording at all"), 0o600))
 	for want, tc := range map[string]struct {
 		paths []string
 		job   string
@@ -140,13 +124,8 @@ func TestBadRecordings(t *testing.T) {
 		}
 	}
 	// One that was cut off is as good as it goes.
-	whole, err := os.ReadFile(write(t, "a", use, use, use))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(text, whole[:len(whole)-8], 0o600); err != nil {
-		t.Fatal(err)
-	}
+	whole := require.Value(os.ReadFile(write(t, "a", use, use, use)))(t)
+	require.NoError(t, os.WriteFile(text, whole[:len(whole)-8], 0o600))
 	if r, err := RunRecorded([]string{text}, defaults()); err != nil && !strings.Contains(err.Error(), "no request") || err == nil && r.Complete {
 		t.Errorf("cut off: %+v, %v", r, err)
 	}

@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"bytes"
-	"image/png"
 	"math"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/planner/dynamic"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // options are those of k machines with a worker each, keys at home by their
@@ -24,15 +24,10 @@ func options(k int, strategies ...string) Options {
 	return o
 }
 
-func results(t interface{ Fatal(...any) }, o Options, requests []Request) []Result {
-	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+func results(t require.TB, o Options, requests []Request) []Result {
+	s := require.Value(New(o))(t)
 	for i := range requests {
-		if err := s.Add(&requests[i]); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Add(&requests[i]))
 	}
 	return s.Results()
 }
@@ -137,10 +132,7 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	s, err := New(options(2, "home"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Value(New(options(2, "home")))(t)
 	for _, r := range []Request{{Worker: 2}, {Keys: []uint64{1}, Sizes: []uint32{}}} {
 		if err := s.Add(&r); err == nil {
 			t.Errorf("%+v is taken", r)
@@ -148,7 +140,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-func TestTableAndPlot(t *testing.T) {
+func TestTable(t *testing.T) {
 	var requests []Request
 	for step := range 100 {
 		for w := range 2 {
@@ -156,18 +148,10 @@ func TestTableAndPlot(t *testing.T) {
 		}
 	}
 	r := results(t, options(2, dynamic.Names()...), requests)
-	var text, image bytes.Buffer
-	if err := Table(&text, r); err != nil {
-		t.Fatal(err)
-	}
+	var text bytes.Buffer
+	require.NoError(t, Table(&text, r))
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 	if len(lines) > 3+len(r)+tableRows || !strings.Contains(text.String(), "1.00") || !strings.Contains(lines[len(lines)-1], "49") {
 		t.Errorf("the table is\n%s", text.String())
-	}
-	if err := Plot(&image, "a job", r); err != nil {
-		t.Fatal(err)
-	}
-	if config, err := png.DecodeConfig(&image); err != nil || config.Width < 800 {
-		t.Errorf("a plot of %d pixels, %v", config.Width, err)
 	}
 }

@@ -2,106 +2,266 @@ package store
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 )
 
-// lockWait is how long OpenFile waits for another process that has the file open, such as a
-// predecessor that is about to end.
-const lockWait = 5 * time.Second
+const (
+	// lockWait is how long OpenFile waits for another process that has the file open, such as a
+	// predecessor that is about to end.
+	lockWait = 5 * time.Second
+	// growBy is by how many bytes a file is extended at a time. A write within the file changes none
+	// of its metadata, which halves the time that it takes.
+	growBy = 256 << 10
+	// slack is how many bytes of entries that were replaced since a log may have, beside as many as
+	// it needs.
+	slack = 1 << 20
+	// chunk is about how many bytes a record has when a file is rewritten.
+	chunk = 1 << 20
+)
 
-// File is a store in one file on disk, of bbolt's. Each Write is one transaction and waits for the
-// disk, so callers should batch small entries.
+// File is a store in one file on disk: a log of writes (log.go), rewritten when most of it is out of
+// date. The entries are in memory too, and the file is read only by OpenFile.
 //
-// Reads return exactly the entries that were written: each value has a checksum, and an inventory
-// shows whether any is missing. The whole file is verified when it is opened.
-//
-// bbolt reads through a memory mapping. If the file is cut or overwritten by somebody else while it
-// is open, bbolt panics or the kernel raises a fault; guarded turns both into ErrDamaged, and the
-// file is not written from then on.
+// Each Write waits for the disk twice, so callers should batch small entries.
 type File struct {
-	db *bbolt.DB
-	// The file that bbolt has open; used to see its size.
-	file *os.File
-	path string
+	path    string
+	lock    *os.File
+	entries Memory
 
-	// Serializes writers and guards the rest.
-	mu sync.Mutex
-	// size is the largest size seen. bbolt never shrinks a file.
-	size      int64
-	inventory inventory // of what the file has
-	// damaged is set once, when damage is found while the file is in use. All later writes fail
-	// with it.
-	damaged error
+	mu   sync.Mutex // serializes writers and guards the rest
+	file *os.File
+	head header // the newest in the file
+	size int64  // of the file, as far as it was extended
+	// The end of the log beyond which it is rewritten.
+	limit uint64
+	// torn says that the last write may be in the file or not. Then the file is rewritten before
+	// anything else is written.
+	torn bool
 }
 
 // OpenFile opens the store in a file, and creates the file and its folder if they do not exist. It
-// locks the file against other processes, waits up to lockWait for the lock, and reads all of it.
-// It returns ErrDamaged if the file does not hold what was written to it.
+// waits up to lockWait for another process to release the file, and reads all of it.
+//
+// A file that does not have what was written to it, or was written by a psidecar that had another
+// format, is renamed to PATH.damaged, in place of an earlier one, and the store begins empty.
+// Proxies notice that, and teach their planner where the keys of their jobs are.
 func OpenFile(path string) (*File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("opening the store %s: %w", path, err)
-	}
-	if err := create(path); err != nil {
-		return nil, fmt.Errorf("making the store %s: %w", path, err)
-	}
 	f := &File{path: path}
-	err := guarded(func() (err error) {
-		f.db, err = openBolt(path, f.openInspected)
-		return err
-	})
-	if errors.Is(err, ErrDamaged) {
-		return nil, fmt.Errorf("store %s is damaged, or not a psidecar store: %w; restore a copy, or, once no job with displaced keys is running, move it away to start with an empty one", path, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("opening the store %s: %w", path, err)
-	}
-	if err := f.createFile(); err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the store %s: %w", path, err), f.db.Close())
+	if err := f.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the store %s: %w", path, err), f.Close())
 	}
 	return f, nil
 }
 
-// openBolt opens a file with bbolt; open opens the file itself. The freelist is not stored
-// (NoFreelistSync): bbolt rebuilds it when it opens the file, and each write is smaller.
-func openBolt(path string, open func(string, int, os.FileMode) (*os.File, error)) (*bbolt.DB, error) {
-	return bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true, OpenFile: open})
+func (f *File) open() error {
+	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
+		return err
+	}
+	if err := f.takeLock(); err != nil {
+		return err
+	}
+	err := f.load()
+	if errors.Is(err, errUnusable) {
+		aside := f.path + ".damaged"
+		if err := os.Rename(f.path, aside); err != nil {
+			return fmt.Errorf("moving it aside: %w", err)
+		}
+		slog.Error("the planner's store was moved aside; beginning with an empty one. Proxies of running jobs teach it where keys are; codec rules that were set with psidecar plan must be set again",
+			"store", f.path, "moved_to", aside, "error", err)
+		f.entries = Memory{}
+	}
+	if errors.Is(err, errUnusable) || errors.Is(err, fs.ErrNotExist) {
+		return f.rewrite()
+	}
+	return err
 }
 
-// create makes an empty store if no file is there. It is made under another name and linked into
-// place, so that an empty or incomplete file is never found under path: if one is, it was cut, and
-// is reported as damaged instead of taken for a new store.
-func create(path string) error {
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+// takeLock locks the store against other processes, by a file that is never replaced.
+func (f *File) takeLock() (err error) {
+	if f.lock, err = os.OpenFile(f.path+".lock", os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return err
 	}
-	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*")
+	for end := time.Now().Add(lockWait); ; time.Sleep(50 * time.Millisecond) {
+		err := unix.Flock(int(f.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return err
+		case time.Now().After(end):
+			return errors.New("it is open in another process; stop that process, or use another file")
+		}
+	}
+}
+
+// load opens the file and reads it.
+func (f *File) load() (err error) {
+	// O_DSYNC: what a write has returned from is on disk.
+	if f.file, err = os.OpenFile(f.path, os.O_RDWR|unix.O_DSYNC, 0); err != nil {
+		return err
+	}
+	info, err := f.file.Stat()
 	if err != nil {
 		return err
 	}
-	defer os.Remove(temporary.Name())
-	if err := temporary.Close(); err != nil {
+	if err := f.recognize(info); err != nil {
 		return err
 	}
-	db, err := openBolt(temporary.Name(), os.OpenFile)
+	if f.head, err = readHeaders(f.file); err != nil {
+		return err
+	}
+	f.size = info.Size()
+	if err := readLog(f.file, f.size, f.head, f.entries.apply); err != nil {
+		return err
+	}
+	needs := 0
+	for name, value := range f.entries.entries {
+		needs += len(name) + len(value)
+	}
+	f.limit = 2*uint64(needs) + slack
+	return nil
+}
+
+// recognize returns an error for what is not a store, which is left alone: the path may be a
+// mistake. A file of which one header is left is a store, and so is one that was cut within the
+// first.
+func (f *File) recognize(info fs.FileInfo) error {
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("it is no file: %v", info.Mode())
+	}
+	begins := make([]byte, headerStep+len(magic))
+	n, err := f.file.ReadAt(begins, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	// bbolt's magic number follows the header of its first page, in the machine's byte order.
+	const boltAt, boltMagic = 16, 0xED0CDAED
+	switch {
+	case strings.HasPrefix(magic, string(begins[:min(n, len(magic))])), string(begins[headerStep:]) == magic:
+		return nil
+	case binary.NativeEndian.Uint32(begins[boltAt:]) == boltMagic:
+		return fmt.Errorf("%w: it was written by an earlier psidecar, in a format that this one does not read", errUnusable)
+	}
+	return errors.New("it is not a psidecar store; move it away, or use another file")
+}
+
+// Each implements Store.
+func (f *File) Each(ctx context.Context, each func(string, []byte) error) error {
+	return f.entries.Each(ctx, each)
+}
+
+// Write implements Store. The entries of a call are one record: all of them are written or none.
+func (f *File) Write(ctx context.Context, entries []Entry) error {
+	if err := Check(entries); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.write(entries); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrUnavailable, f.path, err)
+	}
+	f.entries.apply(entries)
+	if f.head.end <= f.limit {
+		return nil
+	}
+	if err := f.rewrite(); err != nil {
+		slog.Warn("cannot rewrite the planner's store in less space; it grows until that succeeds", "store", f.path, "error", err)
+		f.limit = f.head.end + slack
+	}
+	return nil
+}
+
+// write appends a record to the log, and then the header that covers it. The caller holds f.mu.
+func (f *File) write(entries []Entry) error {
+	info, err := f.file.Stat()
 	if err != nil {
 		return err
 	}
-	if err := db.Close(); err != nil {
+	if f.torn || info.Size() < f.size { // or somebody has cut it
+		if err := f.rewrite(); err != nil {
+			return err
+		}
+	}
+	record := f.head.appendRecord(nil, entries)
+	next := f.head.next(record)
+	if missing := int64(next.end) - f.size; missing > 0 {
+		zeros := make([]byte, (missing+growBy-1)/growBy*growBy)
+		if _, err := f.file.WriteAt(zeros, f.size); err != nil {
+			return err
+		}
+		f.size += int64(len(zeros))
+	}
+	if _, err := f.file.WriteAt(record, int64(f.head.end)); err != nil {
 		return err
 	}
-	// A link fails if another process was faster, where a rename would replace its file.
-	if err := os.Link(temporary.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+	if _, err := f.file.WriteAt(next.encode(), next.at()); err != nil {
+		f.torn = true
 		return err
 	}
-	return syncFolder(filepath.Dir(path))
+	f.head = next
+	return nil
+}
+
+// rewrite replaces the file by a new one with nothing but the present entries. A kill leaves the old
+// one or the new one. The caller holds f.mu, or nobody else has f yet.
+func (f *File) rewrite() error {
+	file, err := os.OpenFile(f.path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_DSYNC, 0o600)
+	if err != nil {
+		return err
+	}
+	next := &File{file: file}
+	err = next.fill(f.entries.entries)
+	if err == nil {
+		err = os.Rename(file.Name(), f.path)
+	}
+	if err != nil {
+		return errors.Join(err, file.Close(), os.Remove(file.Name()))
+	}
+	f.file.Close() // nothing of it is needed any more
+	f.file, f.head, f.size, f.limit = next.file, next.head, next.size, 2*next.head.end+slack
+	// Until its name is durable the new file may be lost, with all that is written to it.
+	err = syncFolder(filepath.Dir(f.path))
+	f.torn = err != nil
+	return err
+}
+
+// fill writes entries to a new file.
+func (f *File) fill(entries map[string][]byte) error {
+	f.head, f.size = header{number: 1, end: logAt}, logAt
+	if err := f.file.Truncate(f.size); err != nil {
+		return err
+	}
+	if _, err := f.file.WriteAt(f.head.encode(), f.head.at()); err != nil {
+		return err
+	}
+	var part []Entry
+	size := 0
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		part = append(part, Entry{name, entries[name]})
+		if size += len(name) + len(entries[name]); size < chunk {
+			continue
+		}
+		if err := f.write(part); err != nil {
+			return err
+		}
+		part, size = part[:0], 0
+	}
+	return f.write(part) // also without any entry: both headers have to be there
 }
 
 // syncFolder makes a new name in a folder durable.
@@ -113,217 +273,19 @@ func syncFolder(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// createFile creates the buckets that a new file lacks, and seals the entries of a file from a
-// psidecar that had no checksums. If the disk is full, a file with entries can be read all the
-// same, and the first write tries again.
-func (f *File) createFile() error {
-	var entries, checked bool
-	err := guarded(func() error {
-		return f.db.View(func(tx *bbolt.Tx) error {
-			entries, checked = tx.Bucket(entriesBucket) != nil, tx.Bucket(inventoryBucket) != nil
-			return nil
-		})
-	})
-	if err != nil {
-		return err
-	}
-	if !checked {
-		if err := f.update(func(*bbolt.Bucket, *inventory) error { return nil }); err != nil && !entries {
-			return err
-		}
-	}
-	return fill(f.path)
-}
-
-// update runs change in a transaction that also writes the inventory. Memory takes over the new
-// inventory only if the transaction was committed.
-func (f *File) update(change func(*bbolt.Bucket, *inventory) error) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.damaged == nil {
-		f.damaged = f.shrunk()
-	}
-	if f.damaged != nil {
-		return f.damaged
-	}
-	next := f.inventory
-	err := guarded(func() error { return f.transact(change, &next) })
-	if errors.Is(err, ErrDamaged) {
-		f.damaged = err
-	}
-	if err == nil {
-		f.inventory = next
-	}
-	return err
-}
-
-// transact runs one transaction. If bbolt panics, the transaction stays open on purpose: to roll it
-// back bbolt would read the damaged file again, in a goroutine that nothing guards. The file is not
-// used any more then.
-func (f *File) transact(change func(*bbolt.Bucket, *inventory) error, next *inventory) error {
-	tx, err := f.db.Begin(true)
-	if err != nil {
-		return err
-	}
-	b, err := prepare(tx)
-	if err == nil {
-		err = change(b, next)
-	}
-	if err == nil {
-		err = tx.Bucket(inventoryBucket).Put(inventoryKey, next.encode())
-	}
-	if err == nil {
-		return tx.Commit()
-	}
-	if errors.Is(err, ErrDamaged) {
-		return err
-	}
-	return errors.Join(err, tx.Rollback())
-}
-
-// shrunk returns ErrDamaged if the file is smaller than it was: somebody has cut it. It is asked
-// before each write, since a write to a page beyond the end would extend the file with zeros in
-// between.
-func (f *File) shrunk() error {
-	info, err := f.file.Stat()
-	if errors.Is(err, os.ErrClosed) {
-		return nil // bbolt says so
-	}
-	if err != nil {
-		return err
-	}
-	if info.Size() < f.size {
-		return fmt.Errorf("%w: it was truncated from %d to %d bytes", ErrDamaged, f.size, info.Size())
-	}
-	f.size = info.Size()
-	return nil
-}
-
-// prepare returns the bucket of entries. If the file has no inventory yet it creates one and seals
-// all entries, in the caller's transaction.
-func prepare(tx *bbolt.Tx) (*bbolt.Bucket, error) {
-	entries, err := tx.CreateBucketIfNotExists(entriesBucket)
-	if err != nil || tx.Bucket(inventoryBucket) != nil {
-		return entries, err
-	}
-	if _, err := tx.CreateBucket(inventoryBucket); err != nil {
-		return nil, err
-	}
-	// A bucket must not be changed while it is iterated.
-	old := map[string][]byte{}
-	err = entries.ForEach(func(name, value []byte) error {
-		old[string(name)] = seal(name, value)
-		return nil
-	})
-	for name, value := range old {
-		if err == nil {
-			err = entries.Put([]byte(name), value)
-		}
-	}
-	return entries, err
-}
-
-// filled is the size in bytes to which a new file is extended. With space allocated in advance a
-// write does not change the file's metadata, which halves its time.
-const filled = 1 << 20
-
-// fill extends a file with zeros up to filled. If the disk has no room the file stays as it was.
-func fill(path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
-	if err != nil {
-		return err
-	}
-	info, err := f.Stat()
-	if err != nil || info.Size() >= filled {
-		return errors.Join(err, f.Close())
-	}
-	_, err = f.Write(make([]byte, filled-info.Size()))
-	if err = errors.Join(err, f.Sync()); err != nil {
-		err = f.Truncate(info.Size())
-	}
-	return errors.Join(err, f.Close())
-}
-
-// Each implements Store. It runs in one read transaction, so it sees a consistent state while
-// others write.
-func (f *File) Each(ctx context.Context, each func(string, []byte) error) error {
-	// The error of each or ctx, which is returned as it is.
-	var failed error
-	err := guarded(func() error {
-		return f.db.View(func(tx *bbolt.Tx) error {
-			// An old file that could not be sealed yet.
-			raw := tx.Bucket(inventoryBucket) == nil
-			return tx.Bucket(entriesBucket).ForEach(func(name, value []byte) error {
-				if failed = ctx.Err(); failed != nil {
-					return failed
-				}
-				if !raw {
-					var err error
-					if value, err = unseal(name, value); err != nil {
-						return fmt.Errorf("%w: %w", ErrDamaged, err)
-					}
-				}
-				failed = each(string(name), value)
-				return failed
-			})
-		})
-	})
-	if err != nil && failed == nil {
-		return fmt.Errorf("reading the store %s: %w", f.path, err)
-	}
-	return err
-}
-
-// Write implements Store. The entries of a call are one transaction: all of them are written or
-// none.
-func (f *File) Write(ctx context.Context, entries []Entry) error {
-	if err := Check(entries); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	err := f.update(func(b *bbolt.Bucket, v *inventory) error {
-		for _, e := range entries {
-			if err := replace(b, v, e); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrUnavailable, f.path, err)
-	}
-	return nil
-}
-
-// replace writes an entry and updates the inventory. It verifies the value that it replaces, whose
-// digest leaves the inventory; that of a damaged one would make the inventory wrong for good.
-func replace(b *bbolt.Bucket, v *inventory, e Entry) error {
-	name := []byte(e.Name)
-	if before := b.Get(name); before != nil {
-		old, err := unseal(name, before)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrDamaged, err)
-		}
-		v.remove(name, old)
-	}
-	if e.Value == nil {
-		return b.Delete(name)
-	}
-	v.addEntry(name, e.Value)
-	return b.Put(name, seal(name, e.Value))
-}
-
-// Close implements Store. A damaged file stays open and locked until the process ends, since bbolt
-// would read it to close it.
+// Close implements Store.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.damaged != nil {
-		return fmt.Errorf("closing the store %s: %w", f.path, f.damaged)
+	var err error
+	if f.file != nil {
+		err = f.file.Close()
 	}
-	if err := f.db.Close(); err != nil {
+	// Last, since the next process may have the file from here on.
+	if f.lock != nil {
+		err = errors.Join(err, f.lock.Close())
+	}
+	if err != nil {
 		return fmt.Errorf("closing the store %s: %w", f.path, err)
 	}
 	return nil

@@ -19,7 +19,7 @@ type Memory struct {
 // writers.
 func (m *Memory) Each(ctx context.Context, each func(string, []byte) error) error {
 	m.mu.Lock()
-	entries := maps.Clone(m.entries) // values are replaced, never changed
+	entries := maps.Clone(m.entries)
 	m.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		if err := ctx.Err(); err != nil {
@@ -40,6 +40,12 @@ func (m *Memory) Write(ctx context.Context, entries []Entry) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	m.apply(entries)
+	return nil
+}
+
+// apply is Write for entries that were checked.
+func (m *Memory) apply(entries []Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.entries == nil {
@@ -52,7 +58,6 @@ func (m *Memory) Write(ctx context.Context, entries []Entry) error {
 			m.entries[e.Name] = bytes.Clone(e.Value)
 		}
 	}
-	return nil
 }
 
 // Close implements Store.

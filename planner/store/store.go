@@ -1,19 +1,16 @@
 // Package store keeps the planner's durable state: entries with a name and a value.
 //
-// There are three stores: a file of bbolt's ([OpenFile]), the ConfigMaps of a Kubernetes namespace
-// ([OpenKube]), and memory ([Memory]). [Campaign] elects the one planner that may write to the
-// ConfigMaps.
+// There are two stores: a file ([OpenFile]) and memory ([Memory]).
 //
-// The interface asks for little, so that very different places can implement it: entries are small,
-// each is written as a whole, and the entries of one call are written in order but not necessarily
-// together. Callers must choose an order in which every prefix is a valid state; package plans
-// writes a new snapshot before the head that refers to it, and removes the old one last.
+// Entries are small and each is written as a whole. A file writes the entries of one call together,
+// but callers must not rely on that: they choose an order in which every prefix is a valid state;
+// package plans writes a new snapshot before the head that refers to it, and removes the old one
+// last.
 //
 // A store must never return other entries than those written. Keys live where the plans say, and a
 // planner with an old or damaged record would send pushes to servers that do not have the values.
-// So a file has checksums and an inventory and is verified as a whole when it is opened (seal.go,
-// pages.go, inspect.go), and a planner that has lost the lead cannot overwrite its successor's
-// objects (takeover.go).
+// So a file is sealed and verified as a whole when it is opened (log.go). One that is damaged is
+// moved aside: an empty store is safe, since proxies teach it where keys are.
 package store
 
 import (
@@ -31,7 +28,7 @@ const (
 )
 
 // ErrUnavailable says that the store cannot be written at the moment, through no fault of the
-// entries: the disk is full, or another planner has the lead. Callers may try again later.
+// entries: the disk is full, for instance. Callers may try again later.
 var ErrUnavailable = errors.New("the store cannot be written")
 
 // A Store holds entries by name. Its methods may be called from any goroutine.

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func contents(t *testing.T, s Store) map[string]string {
@@ -23,18 +25,13 @@ func contents(t *testing.T, s Store) map[string]string {
 		all[name], last = string(value), name
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return all
 }
 
 func TestStores(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "plans.db")
-	file, err := OpenFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := require.Value(OpenFile(path))(t)
 	for name, s := range map[string]Store{"memory": &Memory{}, "file": file} {
 		t.Run(name, func(t *testing.T) {
 			for i, entries := range [][]Entry{
@@ -67,30 +64,26 @@ func TestStores(t *testing.T) {
 			}
 		})
 	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, file.Close())
 	if err := file.Write(t.Context(), []Entry{{"f", []byte("6")}}); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("writing a closed store gives %v", err)
 	}
-	again, err := OpenFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := require.Value(OpenFile(path))(t)
 	defer again.Close()
 	if got := contents(t, again); len(got) != 2 || got["b"] != "3" {
 		t.Errorf("opened again it holds %q", got)
 	}
 }
 
-func TestNotAStore(t *testing.T) {
+func TestLocked(t *testing.T) {
+	t.Parallel() // it waits for the lock
 	path := filepath.Join(t.TempDir(), "plans.db")
-	if err := os.WriteFile(path, []byte(strings.Repeat("no store ", 4096)), 0o600); err != nil {
-		t.Fatal(err)
+	s := openFile(t, path)
+	if _, err := OpenFile(path); err == nil || !strings.Contains(err.Error(), "open in another process") {
+		t.Errorf("opening it twice gives %v", err)
 	}
-	if _, err := OpenFile(path); err == nil || !strings.Contains(err.Error(), "move it away") {
-		t.Errorf("opening something else gives %v", err)
-	}
+	require.NoError(t, s.Close())
+	openFile(t, path)
 	if _, err := OpenFile("/dev/null/plans.db"); err == nil {
 		t.Error("a folder that cannot be made")
 	}
@@ -103,36 +96,24 @@ func TestKilledWriterLosesNothingItSaid(t *testing.T) {
 	for round := range 5 {
 		cmd := exec.CommandContext(t.Context(), os.Args[0])
 		cmd.Env = append(os.Environ(), writeTo+"="+path)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		out := require.Value(cmd.StdoutPipe())(t)
+		require.NoError(t, cmd.Start())
 		said := -1
 		for limit := 20 + 7*round; said < limit; {
 			if _, err := fmt.Fscan(out, &said); err != nil {
 				t.Fatalf("round %d, after %d: %v", round, said, err)
 			}
 		}
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, cmd.Process.Kill())
 		_ = cmd.Wait() // it was killed
-		s, err := OpenFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := require.Value(OpenFile(path))(t)
 		all := contents(t, s)
 		for i := range said + 1 {
 			if want := fmt.Sprint(i); all["one/"+want] != want || all["two/"+want] != want {
 				t.Errorf("round %d: entries %d are %q and %q", round, i, all["one/"+want], all["two/"+want])
 			}
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Close())
 	}
 }
 
@@ -156,10 +137,11 @@ func writeUntilKilled(path string) error {
 	if err != nil {
 		return err
 	}
+	large := make([]byte, MaxValue) // so that the file is rewritten now and then
 	end := time.Now().Add(time.Minute)
 	for i := 0; time.Now().Before(end); i++ {
 		v := []byte(fmt.Sprint(i))
-		if err := s.Write(context.Background(), []Entry{{"one/" + string(v), v}, {"two/" + string(v), v}}); err != nil {
+		if err := s.Write(context.Background(), []Entry{{"one/" + string(v), v}, {"large", large}, {"two/" + string(v), v}}); err != nil {
 			return err
 		}
 		fmt.Println(i)

@@ -21,9 +21,9 @@
 //
 //   - each push that was taken goes once, over its own connection, or its connection ends;
 //   - each value of a push is in one sum, and that goes at most once;
-//   - a push that others carry, even in part, goes after the answers to them were heard. Where one cannot come
-//     any more, since a connection broke, it never goes: its connection is reset, and its worker does not
-//     learn of a push that is lost;
+//   - a push that others carry, even in part, goes after the answers to them were heard, however long that takes.
+//     Where one cannot come any more, since a connection broke, it never goes: its connection is reset, and its
+//     worker does not learn of a push that is lost;
 //   - the first values that a connection pushes for a key go as they came, as they may be initial ones.
 //
 // Of a push whose connection ends while others carry a part of it, the server has that part. So
@@ -35,10 +35,14 @@
 // keys that are in flight, as those of sums are until they are answered, and a sum has values only of
 // keys that its carrier's push has: no move can overtake them.
 //
-// Jobs with PS_RESEND repeat what is not acknowledged, so a push may go more than once, and no connection
-// is reset for another's sake. What went for a push goes again then, and each
-// sum is in a file before its first byte goes, so that this holds for the next proxy after a kill:
-// repeat.go, record.go and past.go.
+// # What servers must be like
+//
+// A server that answers pushes together would wait for those that a sum holds back. And one with PS_RESEND
+// has its workers repeat pushes, of which nobody could tell whether a sum that has left contains them: jobs
+// with PS_RESEND are not summed. Both show when a server answers a push while another one waits here: it answers
+// one by one, and does not acknowledge, which it would have done before. So one push goes alone, with the values
+// of its worker, while others wait. Only when the server has answered it are pushes added up
+// (handler.go).
 //
 // # A push
 //
@@ -59,7 +63,6 @@ package aggregate
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -69,6 +72,8 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/proxy/payoff"
+	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // Least is the default of Options.Least.
@@ -85,7 +90,7 @@ const (
 	Kind      = "type"        // the type of the values is unknown, or they are BytePS's
 	Large     = "large"       // more than Most, or than there was memory to hold
 	NoRoom    = "memory"      // all the memory for sums is in use
-	Repeats   = "resend"      // the job uses PS_RESEND
+	Resend    = "resend"      // the job uses PS_RESEND
 	Sums      = "synchronous" // the server answers pushes together: it does not add at once
 	Unheard   = "unheard"     // the server's answers to the worker have not been seen to come through this proxy
 	Unknown   = "unknown"     // node ids: the job's node table came before this proxy, or bypassed it
@@ -96,52 +101,40 @@ const (
 	Rules     = "rules"       // a rule leaves out values of pushes: slim, or what depends on each worker's pulls
 	Handler   = "handler"     // it is not known that the servers add
 	Elsewhere = "route"       // the proxies' own: they move keys
-	Unkept    = "disk"        // the job uses PS_RESEND, and the file of a sum could not be written
 )
 
 // Reasons lists all of them.
-var Reasons = []string{Alone, First, Kind, Large, NoRoom, Repeats, Sums, Unheard, Unknown, Retired, Slower, Unscoped, Unwanted, Handler, Rules, Elsewhere, Unkept}
+var Reasons = []string{Alone, First, Kind, Large, NoRoom, Resend, Sums, Unheard, Unknown, Retired, Slower, Unscoped, Unwanted, Handler, Rules, Elsewhere}
 
 // ErrLost ends a connection that has a push in a sum whose answer cannot come any more.
 var ErrLost = errors.New("aggregate: the push that carried this worker's values was lost with its connection")
-
-// Reserver bounds memory; relay.Memory is one. Neither method blocks.
-type Reserver interface {
-	TryReserve(n int) bool
-	Unreserve(n int)
-}
 
 // Options configure a [Table].
 type Options struct {
 	// Wait is how long a push may wait on purpose for those of other workers, although the
 	// links are free.
 	Wait time.Duration
-	// Try finds out by trials, for each job, whether answers come sooner where pushes go one
-	// by one.
-	Try bool
+	// Trials has what finds out, for each job, whether answers come sooner where pushes go one by
+	// one; nil: pushes are summed in any case.
+	Trials *payoff.Trials
 	// Least is the minimum size of pushes that are summed, in bytes of values: each that waits costs
 	// time. 0: the constant Least.
 	Least int
-	// Ends sums nothing. The table only knows which repeated pushes are in sums of the proxies before
-	// this one, as that of a proxy which is about to end does.
-	Ends bool
 	// Bytes bounds the sums for one server, with their key lists; 0: 256 MiB.
 	Bytes int
 	// Chars is what values of PS-lite's types CHAR and OTHER are: the name of a kind of
 	// package element; empty: they cannot be added.
 	Chars string
 	// Memory bounds all sums and their key lists together; nil: nothing does.
-	Memory Reserver
-	// AnswerWithin is how long the answer to a carrier is waited for, once all of it has
-	// left, before the server counts as one that answers pushes together; 0: 10 s.
+	Memory *relay.Memory
+	// AnswerWithin is how long the answer to the push that goes alone is waited for, once all of it
+	// has left, before the server counts as one that answers pushes together; 0: 10 s.
 	AnswerWithin time.Duration
 	// File keeps the jobs' node tables for the proxy that replaces this one; empty: it sums a job's
 	// pushes only when the job connects again.
 	File string
 	Log  *slog.Logger // nil: slog.Default()
 
-	name   string // of this proxy's files, beside those of others
-	block  int32  // see const block
 	now    func() time.Time
 	manual bool // tests call tick
 }
@@ -154,7 +147,6 @@ type Counts struct {
 	SparedBytes uint64 `json:"spared_bytes"` // of values of Carried, and of those that others had carried for Partial
 	Alone       uint64 `json:"alone"`        // pushes that waited for a busy link, and no other came meanwhile
 	Lost        uint64 `json:"lost"`         // pushes whose connections were reset, since their carrier's broke
-	Repeated    uint64 `json:"repeated"`     // pushes that PS_RESEND repeated, and that were in a sum or waited for one
 	HeldBytes   uint64 `json:"held_bytes"`   // now
 	// Passed are pushes of at least Options.Least that went as they came, by reason. Those that found
 	// the link free have none.
@@ -177,7 +169,6 @@ func (c *Counts) addCounts(o Counts) {
 	c.SparedBytes += o.SparedBytes
 	c.Alone += o.Alone
 	c.Lost += o.Lost
-	c.Repeated += o.Repeated
 	c.HeldBytes += o.HeldBytes
 	for why, n := range o.Passed {
 		if c.Passed == nil {
@@ -190,10 +181,9 @@ func (c *Counts) addCounts(o Counts) {
 // Table has the jobs of this host, and the groups of their servers. It is safe for concurrent
 // use.
 type Table struct {
-	opts     Options
-	ending   atomic.Bool // nothing is taken any more
-	inherits bool        // other proxies have left files of sums
-	saving   sync.Mutex  // is locked while Options.File is written, before mu
+	opts   Options
+	ending atomic.Bool // nothing is taken any more
+	saving sync.Mutex  // is locked while Options.File is written, before mu
 
 	mu   sync.Mutex // guards the rest
 	jobs map[jobs.Scope][]*job
@@ -230,30 +220,21 @@ func New(o Options) (*Table, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	if o.block == 0 {
-		o.block = block
-	}
-	o.name = rand.Text()
 	t := &Table{opts: o, jobs: map[jobs.Scope][]*job{}}
-	t.ending.Store(o.Ends)
 	if o.File != "" {
 		t.load()
-		t.clean()
 	}
 	return t, nil
 }
 
 // Bound sets Options.Memory. Call it before there are connections.
-func (t *Table) Bound(m Reserver) { t.opts.Memory = m }
+func (t *Table) Bound(m *relay.Memory) { t.opts.Memory = m }
 
 // Least returns the minimum size of pushes that are summed, in bytes of values.
 func (t *Table) Least() int { return t.opts.Least }
 
-// Ends reports whether nothing is summed; see [Options].
-func (t *Table) Ends() bool { return t.opts.Ends }
-
 // Tries reports whether trials are made.
-func (t *Table) Tries() bool { return t.opts.Try }
+func (t *Table) Tries() bool { return t.opts.Trials != nil }
 
 // End stops summing, and blocks until all sums have been answered or ctx ends. Connections
 // must go on meanwhile, since carried pushes wait for answers.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // batch has the pushes of one subject, of several connections, at most one of each.
@@ -28,17 +28,6 @@ type batch struct {
 	left     time.Time // since when all of the sum has left; zero: not all has
 	breaks   uint64    // of the carrier's pair, when it went
 	deadline time.Time // for its answer
-
-	// The rest is for jobs with PS_RESEND.
-	repeats    bool      // it is of such a job
-	gave       []bool    // for each key whether others carry its values; nil: none
-	holds      bool      // it has its lists until the carrier is acknowledged
-	record     *record   // nil: it has not gone, or carries nothing
-	unkept     []byte    // the sum, where its record could not be written
-	isRestored bool      // the proxy before this one has sent it
-	isCut      bool      // its carrier's connection has ended since it went
-	isAcked    bool      // the server has its carrier
-	lately     time.Time // when the carrier went last
 }
 
 // open opens a batch with the queue's push.
@@ -57,19 +46,18 @@ func (q *Queue) open(s *subject, values []byte, now time.Time) *batch {
 
 // has reports whether a batch has a push of a queue's worker.
 func (b *batch) has(q *Queue) bool {
-	return slices.ContainsFunc(b.items, func(it *item) bool { return it.queue == q || it.pair == q.pair })
+	return slices.ContainsFunc(b.items, func(it *item) bool { return it.queue == q || it.queue.pair == q.pair })
 }
 
 // state is how far a batch has come.
 type state int
 
 const (
-	isOpen      state = iota
-	isChosen          // it has a carrier
-	isSent            // the carrier has gone, or is about to be written
-	isGiven           // all of its values are in sums that have gone
-	isOver            // the server has answered, or the batch is lost
-	isDissolved       // it never goes: all its pushes will come again
+	isOpen   state = iota
+	isChosen       // it has a carrier
+	isSent         // the carrier has gone, or is about to be written
+	isGiven        // all of its values are in sums that have gone
+	isOver         // the server has answered, or the batch is lost
 )
 
 // item is one push.
@@ -78,14 +66,6 @@ type item struct {
 	batch *batch
 	meta  []byte
 	exchange
-
-	// The rest is for jobs with PS_RESEND.
-	pair    *pair
-	hash    uint64 // hashOf what the worker sent
-	sig     uint64 // its [pslite.Signature], by which the server acknowledges it
-	queued  bool   // it is to be written
-	gone    bool   // it was written once, or begun to be
-	records []reference
 }
 
 // exchange identifies a request and its answer on a pair's connections.
@@ -169,18 +149,12 @@ func (b *batch) fold(o *batch, add adder) (n int) {
 	if o.stay == nil {
 		o.stay = make([]bool, len(o.keys)/8)
 	}
-	if o.repeats && o.gave == nil {
-		o.gave = make([]bool, len(o.keys)/8)
-	}
 	for r := range commonRuns(&b.subject, &o.subject) {
 		values := o.sum[r.b : r.b+r.n]
 		add(b.sum[r.a:r.a+r.n], values)
 		clear(values)
 		for i := range r.keys {
 			o.stay[r.first+i] = true
-			if o.repeats {
-				o.gave[r.first+i] = true
-			}
 		}
 	}
 	return n

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -290,6 +290,7 @@ func (p parts) Whole(part int32) (timestamp int32, ok bool) {
 }
 
 func (p parts) Settled() bool { return true }
+func (p parts) Assigns() bool { return false }
 
 // The parts of one request are of one step: the second does not wait for those who have pushed in it.
 // A message of the router's that is no part goes as it is.

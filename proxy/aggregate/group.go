@@ -1,12 +1,12 @@
 package aggregate
 
 import (
-	"maps"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/psidecar/psidecar/proxy/payoff"
 )
 
 // group has what workers of this host push to one server of a job.
@@ -20,26 +20,28 @@ import (
 //   - a batch gives values only to batches with lower numbers, and only while it is open. Since these have gone, and
 //     are answered or lost in the end, no batch waits for ever, and none in a circle;
 //   - after is, for a batch that has not gone, the number of batches that have it among givers and are not answered;
-//   - an item is in its queue until it goes, in the order of its connection. With PS_RESEND it is queued again for each
-//     repetition; an open batch has an item that is queued, or it is dissolved.
+//   - an item is in its queue until it goes, in the order of its connection;
+//   - pushes join a batch, and batches give values, only if the handler was tested. Nothing is chosen while there is alone.
 type group struct {
-	opts   *Options
-	job    string // the scheduler's address
-	server int32
-	dir    string // of the files about pushes of a job with PS_RESEND; empty: there are none, and nothing of it is summed
-	trial  *trial // the job's; nil: none
+	opts    *Options
+	job     string // the scheduler's address
+	server  int32
+	trial   *payoff.Trial // the job's; nil: none
+	resends *atomic.Bool  // the job's
 
 	// mu guards the fields below, and the state of all queues and pairs of the group.
 	mu      sync.Mutex
 	queues  map[*Queue]bool
-	pairs   map[int32]*pair // by worker
-	fresh   map[int32]bool  // workers whose processes have started since this proxy has
-	loaded  map[string]bool // files of other proxies that were read
-	open    []*batch        // no carrier yet; the oldest first
-	opened  uint64          // batches so far
-	round   int             // the highest of any queue
-	flying  *batch          // chosen, and not all of it has left; nil: the links are free, as far as is known
-	sent    []*batch        // with others' values, and not answered
+	pairs   map[int32]*pair  // by worker
+	open    []*batch         // no carrier yet; the oldest first
+	opened  uint64           // batches so far
+	round   int              // the highest of any queue
+	flying  *batch           // chosen, and not all of it has left; nil: the links are free, as far as is known
+	sent    []*batch         // with others' values, and not answered; and alone
+	alone   *batch           // goes with its worker's values alone, while others wait; nil: none does
+	beside  *item            // waits beside alone, or what was chosen to go alone; nil: nothing
+	tested  map[handler]bool // handlers that have answered a push while others waited here
+	wanting time.Time        // since when a push is to go alone and cannot; zero: none is
 	bytes   int
 	zeros   []byte          // values of carried pushes; as large as the largest so far, and never written to
 	starved map[*Queue]bool // queues that wait for bytes
@@ -61,18 +63,9 @@ const (
 	tickIdle = 50 * time.Millisecond
 )
 
-// newGroup returns the group of a server of a job, with what the proxy before this one has left
-// of it.
 func newGroup(o *Options, j *job, server int32) *group {
-	g := &group{opts: o, job: j.scheduler, server: server, trial: j.trial, queues: map[*Queue]bool{}, pairs: map[int32]*pair{},
-		fresh: maps.Clone(j.fresh), loaded: map[string]bool{}, starved: map[*Queue]bool{}}
-	if j.dir != "" {
-		g.dir = filepath.Join(j.dir, strconv.Itoa(int(server)))
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.load()
-	return g
+	return &group{opts: o, job: j.scheduler, server: server, trial: j.trial, resends: j.resends,
+		queues: map[*Queue]bool{}, pairs: map[int32]*pair{}, tested: map[handler]bool{}, starved: map[*Queue]bool{}}
 }
 
 // figures returns the group's counts.
@@ -103,7 +96,7 @@ func (g *group) waits() bool {
 func (g *group) pairOf(worker int32) *pair {
 	p := g.pairs[worker]
 	if p == nil {
-		p = &pair{worker: worker, past: past{isFresh: g.fresh[worker]}}
+		p = &pair{worker: worker, pending: map[exchange]bool{}}
 		g.pairs[worker] = p
 	}
 	return p
@@ -132,7 +125,7 @@ func (g *group) joinable(q *Queue, fits func(b *batch) bool) *batch {
 // ripe reports whether a batch need not wait any longer for pushes of other workers: all that
 // are to be expected are there, or it has waited for Options.Wait.
 func (g *group) ripe(b *batch, now time.Time) bool {
-	if g.opts.Wait == 0 || b.isRipe || now.Sub(b.began) >= g.opts.Wait {
+	if g.opts.Wait == 0 || b.isRipe || now.Sub(b.began) >= g.opts.Wait || len(g.open) > 1 && !g.tested[b.handler()] {
 		return true
 	}
 	for q := range g.queues {
@@ -148,10 +141,13 @@ func (g *group) ripe(b *batch, now time.Time) bool {
 // to those. It does nothing while a batch is flying: one sum at a time, so that pushes have time
 // to join the next one.
 func (g *group) next(now time.Time) {
-	if g.flying != nil && (g.flying.state == isChosen || !g.quiet()) {
+	if g.alone != nil || g.flying != nil && (g.flying.state == isChosen || !g.quiet()) {
 		return
 	}
 	g.flying = nil
+	if len(g.open) == 0 {
+		g.wanting = time.Time{}
+	}
 	if len(g.open) == 0 || !g.quiet() {
 		return
 	}
@@ -163,6 +159,11 @@ func (g *group) next(now time.Time) {
 			if len(it.queue.items) == 0 || it.queue.items[0] != it {
 				continue
 			}
+			beside, ok := g.mayGo(it, now)
+			if !ok {
+				return
+			}
+			g.beside = beside
 			g.excuse(b)
 			b.carrier, b.state, g.flying = it, isChosen, b
 			g.open = slices.Delete(g.open, i, i+1)
@@ -176,7 +177,14 @@ func (g *group) next(now time.Time) {
 // have for the same keys. One that carries nothing is a plain push.
 func (g *group) goes(b *batch, now time.Time) {
 	b.state = isSent
-	g.carry(b)
+	if g.beside != nil {
+		g.alone = b
+		g.awaits(b, now)
+		return
+	}
+	if g.tested[b.handler()] {
+		g.carry(b)
+	}
 	if b.given > 0 {
 		g.counts.Partial++
 		g.counts.SparedBytes += uint64(b.given)
@@ -184,18 +192,12 @@ func (g *group) goes(b *batch, now time.Time) {
 	if len(b.items) == 1 && len(b.givers) == 0 {
 		if b.given == 0 {
 			g.counts.Alone++
-			g.settle(b.carrier) // as it came: so does a repetition
 		}
 		return
 	}
 	g.counts.Sums++
-	g.trial.sums()
-	b.breaks, b.deadline = b.carrier.queue.pair.breaks, now.Add(g.opts.AnswerWithin)
-	if b.repeats {
-		b.holds = true
-		b.waiting++
-	}
-	g.sent = append(g.sent, b)
+	g.trial.Use(1)
+	g.awaits(b, now)
 }
 
 // carry moves to b's sum what open batches that are younger have for the same keys.
@@ -228,26 +230,33 @@ func (g *group) removeOpen(b *batch) {
 	g.releaseMemory(b)
 }
 
-// answered handles the server's answer to a push of a worker, which may be a carrier.
-func (g *group) answered(p *pair, e exchange) {
-	if it := p.taken[e]; it != nil {
-		g.settle(it)
-	}
+// awaits has the answer to a batch's carrier be waited for.
+func (g *group) awaits(b *batch, now time.Time) {
+	b.breaks, b.deadline = b.carrier.queue.pair.breaks, now.Add(g.opts.AnswerWithin)
+	g.sent = append(g.sent, b)
+}
+
+// answered handles the server's answer to a push of a worker, which may be a carrier. since is
+// that of the Hearer.
+func (g *group) answered(p *pair, e exchange, since uint64) {
+	delete(p.pending, e)
 	for i, b := range g.sent {
 		if b.carrier.queue.pair == p && b.carrier.exchange == e {
 			g.sent = slices.Delete(g.sent, i, i+1)
+			if b == g.alone {
+				g.wasAlone(b.number >= since)
+			}
 			g.over(b)
-			g.next(g.opts.now())
-			return
+			break
 		}
 	}
+	g.next(g.opts.now())
 }
 
 // over lets the pushes go that a batch has carried, as far as no other carries some of their
 // values.
 func (g *group) over(b *batch) {
 	b.state = isOver
-	g.unhold(b)
 	for _, it := range b.items {
 		if q := it.queue; len(q.items) > 0 && q.items[0] == it {
 			q.poke()
@@ -276,18 +285,13 @@ func (g *group) tick(now time.Time) time.Duration {
 	return 0
 }
 
-// judge checks whether the answer to a batch's carrier can still come. There are three ends
-// to the wait:
+// judge checks whether the answer to a batch's carrier can still come:
 //
-//   - the connections are all as they were, and the answer is late: the server waits for the other pushes, which are held
-//     here. It answers pushes together; summing ends, and the pushes go;
-//   - the carrier's connection, or one over which the answer would come, has ended: the batch is lost;
-//   - the carrier's bytes have not all left: the deadline has not begun.
+//   - the carrier's bytes have not all left: the deadline has not begun;
+//   - the connections are all as they were, and the answer is late: the server stands still, and the others wait, since
+//     what they pushed may not have been added yet. If the push went alone it is another matter (handler.go);
+//   - the carrier's connection, or one over which the answer would come, has ended: the batch is lost.
 func (g *group) judge(b *batch, now time.Time) {
-	if b.repeats {
-		g.judgeRepeated(b, now)
-		return
-	}
 	q := b.carrier.queue
 	if q.ended {
 		// Also where all of it has left: as a rule the worker is gone, and with it the connection
@@ -304,11 +308,24 @@ func (g *group) judge(b *batch, now time.Time) {
 	if now.Before(b.deadline) {
 		return
 	}
-	g.sent = slices.DeleteFunc(g.sent, func(o *batch) bool { return o == b })
-	if !q.ended && b.breaks == q.pair.breaks && q.pair.hears > 0 {
-		g.off = Sums // it waits for the others' pushes, which are here
-		g.over(b)
+	late := !q.ended && b.breaks == q.pair.breaks && q.pair.hears > 0
+	if late && b != g.alone {
+		b.deadline = now.Add(g.opts.AnswerWithin)
+		g.opts.Log.Warn("a server has not answered a sum of pushes; those in it wait for its answer", "job", g.job, "server", g.server, "pushes", len(b.items), "since", b.left)
 		return
+	}
+	g.giveUp(b, late)
+	g.next(now)
+}
+
+// giveUp stops waiting for the answer to a sent batch. late says that it is the server that does not answer.
+func (g *group) giveUp(b *batch, late bool) {
+	g.sent = slices.DeleteFunc(g.sent, func(o *batch) bool { return o == b })
+	if b == g.alone {
+		if late {
+			g.off = Sums // it waits for the others' pushes, which are here
+		}
+		g.wasAlone(false)
 	}
 	g.lose(b)
 }
@@ -335,14 +352,12 @@ func (g *group) lose(b *batch) {
 
 // addQueue adds a queue. Its worker may have had a connection before, as another process that
 // numbers its pushes alike: an answer to a carrier of that one could not be told from one to
-// its own, so such batches are lost. With PS_RESEND it shows in the pushes whether it is another.
+// its own, so such batches are lost.
 func (g *group) addQueue(q *Queue) {
 	g.queues[q] = true
-	g.beginPair(q.pair)
 	for _, b := range slices.Clone(g.sent) {
-		if b.carrier.queue.pair == q.pair && !b.repeats {
-			g.sent = slices.DeleteFunc(g.sent, func(o *batch) bool { return o == b })
-			g.lose(b)
+		if b.carrier.queue.pair == q.pair {
+			g.giveUp(b, false)
 		}
 	}
 }
@@ -366,15 +381,12 @@ func (g *group) removeQueue(q *Queue, now time.Time) {
 	}
 	// The removed values stay in the sum of a batch that others share. The push counts as
 	// sent then, though its worker will never hear of it: as with a connection that breaks
-	// after the server has got a push. With PS_RESEND it stays in the batch and comes again.
+	// after the server has got a push.
 	unsent := slices.Clone(g.open)
 	if b := g.flying; b != nil && b.state == isChosen {
 		unsent = append(unsent, b) // it may be open again when its carrier ends
 	}
 	for _, b := range unsent {
-		if b.repeats {
-			continue
-		}
 		b.items = slices.DeleteFunc(b.items, func(it *item) bool { return it.queue == q })
 		if len(b.items) == 0 {
 			g.removeOpen(b)
@@ -382,13 +394,7 @@ func (g *group) removeQueue(q *Queue, now time.Time) {
 	}
 	g.noteWritten(q)
 	for _, it := range q.items {
-		it.queued = false
 		g.leave(it.batch)
-	}
-	for _, b := range unsent {
-		if b.repeats && !slices.ContainsFunc(b.items, func(it *item) bool { return it.queued }) {
-			g.dissolve(b)
-		}
 	}
 	q.items, q.out, q.writing = nil, nil, false
 	g.next(now)

@@ -3,9 +3,9 @@ package aggregate
 import (
 	"net/netip"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // Hearer sees what comes for a process of this host over one connection: node tables and
@@ -15,11 +15,12 @@ type Hearer struct {
 	scope       jobs.Scope // of the process
 	destination netip.AddrPort
 	sender      int32 // node id, from READY
-	isOld       bool  // a node table has come, or may have before this proxy
+	job         *job  // nil: unknown
 	group       *group
 	pair        *pair
 	detector    pslite.Detector
 	meta        pslite.Meta
+	since       uint64 // of the group's batches, those from here on were opened after an answer had come over this connection
 }
 
 // Hearer returns the Hearer of a connection to a process of this host, of that scope, which
@@ -35,29 +36,27 @@ func (h *Hearer) Ready(r zmtp.Ready) {
 	}
 }
 
-// Continue is Ready for a connection that another proxy has begun.
-func (h *Hearer) Continue(r zmtp.Ready) {
-	h.Ready(r)
-	h.isOld = true
-}
-
-// known reports whether the connection is that of a server to a worker, of a known job, and
-// looks for the job.
+// known reports whether the connection is to a worker of a known job, and looks for the job. Where it
+// is a server's there is a group then.
 func (h *Hearer) known() bool {
-	if h.group != nil {
+	if h.job != nil {
 		return true
 	}
-	if !isRole(h.sender, pslite.Server) || !h.scope.Known() {
+	isServer := isRole(h.sender, pslite.Server)
+	if !isServer && h.sender != pslite.SchedulerID || !h.scope.Known() {
 		return false
 	}
 	j, worker := h.table.findJob(h.scope, h.destination)
 	if j == nil || !isRole(worker, pslite.Worker) {
 		return false
 	}
-	h.group, h.pair = h.table.meet(j, worker, h.sender)
-	h.group.mu.Lock()
-	h.pair.hears++
-	h.group.mu.Unlock()
+	if h.job = j; isServer {
+		h.group, h.pair = h.table.meet(j, worker, h.sender)
+		h.group.mu.Lock()
+		h.pair.hears++
+		h.since = h.group.opened + 1
+		h.group.mu.Unlock()
+	}
 	return true
 }
 
@@ -69,25 +68,24 @@ func (h *Hearer) Hear(meta []byte) {
 	}
 	m := &h.meta
 	if m.Control.Cmd == pslite.AddNode && h.sender == pslite.SchedulerID {
-		if h.table.takeNodeTable(h.scope, m) && !h.isOld {
-			h.isOld = true
-			h.table.restartWorker(h.scope, h.destination)
-		}
+		h.table.takeNodeTable(h.scope, m)
 		return
 	}
 	ack := m.Control.Cmd == pslite.Ack
 	if !ack && (!m.Data() || m.Request || !m.Push) || !h.known() {
 		return
 	}
-	h.group.mu.Lock()
-	defer h.group.mu.Unlock()
 	if ack {
-		h.group.acknowledged(h.pair, m.Control.MsgSig)
+		h.job.resends.Store(true)
 		return
 	}
-	h.pair.answers++
-	h.group.trial.answered(h.table.opts.now())
-	h.group.answered(h.pair, exchangeOf(m))
+	if h.group == nil {
+		return
+	}
+	h.group.mu.Lock()
+	defer h.group.mu.Unlock()
+	h.group.trial.Step(h.table.opts.now(), 1, true)
+	h.group.answered(h.pair, exchangeOf(m), h.since)
 }
 
 // Close notes that the connection has ended: an answer may have been lost with it.
@@ -99,4 +97,5 @@ func (h *Hearer) Close() {
 	defer h.group.mu.Unlock()
 	h.pair.hears--
 	h.pair.breaks++
+	clear(h.group.tested) // it may be another process next time
 }

@@ -3,11 +3,12 @@ package aggregate
 import (
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
+	"sync/atomic"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/proxy/payoff"
 )
 
 // Bounds on the jobs of a scope, and on scopes.
@@ -20,28 +21,25 @@ const (
 // guards it.
 type job struct {
 	scheduler string
-	trial     *trial // nil: none
+	trial     *payoff.Trial // a carried push waits for an answer, which may cost more than it saves; nil: none
 	nodes     pslite.Table
 	groups    map[int32]*group // by server
-	fresh     map[int32]bool   // workers whose processes have started since this proxy has
-	dir       string           // of its groups' files; empty: there are none
+	resends   *atomic.Bool     // an ACK was heard: it uses PS_RESEND
 }
 
 // pair is what was heard over a server's connections to a worker of this host. The mutex of
 // the server's group guards it.
 type pair struct {
-	worker  int32
-	hears   int    // connections that are heard now
-	breaks  uint64 // connections that have ended
-	answers uint64 // to pushes
-	resends bool   // the server has sent an ACK: the job uses PS_RESEND
-	past
+	worker int32
+	hears  int    // connections over which answers were heard, and which have not ended
+	breaks uint64 // of those that have ended
+	// pending are the pushes that have gone and are not answered, at most maxItems.
+	pending map[exchange]bool
 }
 
 // takeNodeTable learns from a node table. One that has a known node elsewhere is of another
-// run, and replaces the job. It reports whether it was a whole one, as a process gets it when it
-// starts.
-func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) (whole bool) {
+// run, and replaces the job.
+func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) {
 	at := ""
 	for _, n := range m.Control.Nodes {
 		if n.ID == pslite.SchedulerID {
@@ -49,13 +47,9 @@ func (t *Table) takeNodeTable(scope jobs.Scope, m *pslite.Meta) (whole bool) {
 		}
 	}
 	// A recovery's table for nodes that stayed: it has no scheduler, so the job is unknown.
-	if at == "" {
-		return false
-	}
-	if t.learn(scope, at, m) {
+	if at != "" && t.learn(scope, at, m) {
 		t.save()
 	}
-	return true
 }
 
 // learn reports whether the node table of the job of a scheduler has changed what is known.
@@ -76,24 +70,22 @@ func (t *Table) learn(scope jobs.Scope, at string, m *pslite.Meta) (changed bool
 		}
 		all = append(all[:i], all[i+1:]...)
 		t.forget(j)
-		os.RemoveAll(j.dir)
 		break
 	}
 	// The oldest goes. Its connections are not affected; new ones of it go unsummed.
 	if len(all) >= maxJobs {
 		t.forget(all[0])
-		os.RemoveAll(all[0].dir)
 		all = all[1:]
 	}
-	t.jobs[scope] = append(all, t.newJob(scope, at, m))
+	t.jobs[scope] = append(all, t.newJob(at, m))
 	return true
 }
 
 // newJob returns the job of a scheduler, with the nodes of a table.
-func (t *Table) newJob(scope jobs.Scope, scheduler string, m *pslite.Meta) *job {
-	j := &job{scheduler: scheduler, groups: map[int32]*group{}, fresh: map[int32]bool{}, dir: t.opts.dirOf(scope, scheduler)}
-	if t.opts.Try {
-		j.trial = &trial{}
+func (t *Table) newJob(scheduler string, m *pslite.Meta) *job {
+	j := &job{scheduler: scheduler, groups: map[int32]*group{}, resends: new(atomic.Bool)}
+	if t.opts.Trials != nil {
+		j.trial = &payoff.Trial{Among: t.opts.Trials}
 	}
 	j.nodes.Learn(m)
 	return j
@@ -105,7 +97,6 @@ func (t *Table) addScope(scope jobs.Scope) {
 	if len(t.scopes) >= maxScopes {
 		for _, j := range t.jobs[t.scopes[0]] {
 			t.forget(j)
-			os.RemoveAll(j.dir)
 		}
 		delete(t.jobs, t.scopes[0])
 		t.scopes = t.scopes[1:]
@@ -151,56 +142,15 @@ func (t *Table) findJob(scope jobs.Scope, at netip.AddrPort) (j *job, id int32) 
 // meet returns the group of a server, and the pair of it and a worker.
 func (t *Table) meet(j *job, worker, server int32) (*group, *pair) {
 	t.mu.Lock()
-	g := t.groupOf(j, server)
-	t.mu.Unlock()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g, g.pairOf(worker)
-}
-
-// groupOf returns the group of a server. The caller holds t.mu.
-func (t *Table) groupOf(j *job, server int32) *group {
 	g := j.groups[server]
 	if g == nil {
 		g = newGroup(&t.opts, j, server)
 		j.groups[server] = g
 	}
-	return g
-}
-
-// restartWorker notes that the worker at an address has started, and forgets what another process sent in
-// its place.
-func (t *Table) restartWorker(scope jobs.Scope, at netip.AddrPort) {
-	j, worker := t.findJob(scope, at)
-	if j == nil || !isRole(worker, pslite.Worker) {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	j.fresh[worker] = true
-	for _, server := range serversIn(j.dir) {
-		t.groupOf(j, server)
-	}
-	for _, g := range j.groups {
-		g.mu.Lock()
-		g.fresh[worker] = true
-		g.restartPair(g.pairOf(worker))
-		g.mu.Unlock()
-	}
-}
-
-// serversIn returns the servers about which there are files in a job's directory.
-func serversIn(dir string) (servers []int32) {
-	if dir == "" {
-		return nil
-	}
-	all, _ := os.ReadDir(dir) // as a rule it does not exist
-	for _, d := range all {
-		if id, err := strconv.ParseInt(d.Name(), 10, 32); err == nil && d.IsDir() && isRole(int32(id), pslite.Server) {
-			servers = append(servers, int32(id))
-		}
-	}
-	return servers
+	t.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g, g.pairOf(worker)
 }
 
 func isRole(id int32, role pslite.Role) bool {

@@ -2,15 +2,10 @@ package aggregate
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 
-	"github.com/cespare/xxhash/v2"
-
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // keptJob is a job's node table in Options.File. A job sends it once, and the proxy that replaces
@@ -51,55 +46,7 @@ func (t *Table) load() {
 		if t.jobs[k.Scope] == nil {
 			t.addScope(k.Scope)
 		}
-		t.jobs[k.Scope] = append(t.jobs[k.Scope], t.newJob(k.Scope, k.Scheduler, &m))
-	}
-}
-
-// dirOf returns the directory of a job's files about sums; empty: it has none.
-func (o *Options) dirOf(scope jobs.Scope, scheduler string) string {
-	if o.File == "" {
-		return ""
-	}
-	// A scheduler's name comes from the job.
-	return filepath.Join(filepath.Dir(o.File), sumsDir, fmt.Sprintf("%d-%d-%016x", scope.Cgroup, scope.Netns, xxhash.Sum64String(scheduler)))
-}
-
-// sumsDir has a directory for each job with PS_RESEND, beside Options.File. The directories of the
-// state directory that begin without a dot are those of the router's jobs.
-const sumsDir = ".sums"
-
-// Left reports whether proxies before this one have left files about sums beside Options.File. Then
-// some of the repeated pushes of jobs with PS_RESEND may be in sums that have arrived.
-func Left(file string) bool {
-	dirs, _ := os.ReadDir(filepath.Join(filepath.Dir(file), sumsDir)) // as a rule it does not exist
-	return len(dirs) > 0
-}
-
-// Forget removes these files. A proxy that does not see the pushes calls it, for what the files say is
-// right only while each proxy keeps them up.
-func Forget(file string) error {
-	return os.RemoveAll(filepath.Join(filepath.Dir(file), sumsDir))
-}
-
-// clean removes the files about sums of jobs that are not known any more, and notes whether there are
-// others.
-func (t *Table) clean() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	known := map[string]bool{}
-	for _, all := range t.jobs {
-		for _, j := range all {
-			known[j.dir] = true
-		}
-	}
-	dir := filepath.Join(filepath.Dir(t.opts.File), sumsDir)
-	files, _ := os.ReadDir(dir) // as a rule it does not exist
-	for _, f := range files {
-		if path := filepath.Join(dir, f.Name()); !known[path] {
-			os.RemoveAll(path)
-			continue
-		}
-		t.inherits = true
+		t.jobs[k.Scope] = append(t.jobs[k.Scope], t.newJob(k.Scheduler, &m))
 	}
 }
 

@@ -7,8 +7,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // tableOf returns a node table with so many servers, at an address of its own.
@@ -26,10 +27,7 @@ func tableOf(scheduler, servers int) *pslite.Meta {
 func TestNodeTablesOutliveTheProxy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state", "aggregate.json")
 	open := func() *Table {
-		table, err := New(Options{File: file})
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := require.Value(New(Options{File: file}))(t)
 		return table
 	}
 	first := open()
@@ -64,14 +62,9 @@ func TestNodeTablesOutliveTheProxy(t *testing.T) {
 			t.Error("another than the oldest was forgotten")
 		}
 	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := require.Value(os.ReadFile(file))(t)
 	b[len(b)/2] ^= 1
-	if err := os.WriteFile(file, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, b, 0o600))
 	if third := open(); find(third, 2, maxJobs+2, 0) != pslite.Empty {
 		t.Error("a damaged file is believed")
 	}

@@ -1,6 +1,6 @@
 package aggregate
 
-import "github.com/psidecar/psidecar/proxy/pslite"
+import "github.com/psidecar/psidecar/internal/wire/pslite"
 
 // known is what a connection has pushed so far. The first push of a key may carry its initial
 // value, which servers treat differently from gradients: it must arrive as it was sent.

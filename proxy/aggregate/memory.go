@@ -4,7 +4,7 @@ package aggregate
 
 // reserve charges n bytes, and returns false where they are not there.
 func (g *group) reserve(n int) bool {
-	if g.bytes+n > g.opts.Bytes || g.opts.Memory != nil && !g.opts.Memory.TryReserve(n) {
+	if g.bytes+n > g.opts.Bytes || !g.opts.Memory.TryReserve(n) {
 		return false
 	}
 	g.bytes += n
@@ -17,9 +17,7 @@ func (g *group) release(n int) {
 		return
 	}
 	g.bytes -= n
-	if g.opts.Memory != nil {
-		g.opts.Memory.Unreserve(n)
-	}
+	g.opts.Memory.Unreserve(n)
 	for q := range g.starved {
 		q.poke()
 	}
@@ -39,9 +37,6 @@ func (g *group) leave(b *batch) {
 	if b.waiting--; b.waiting == 0 {
 		n := b.lists
 		b.lists = 0
-		if b.repeats {
-			b.keys, b.lens = nil, nil // a repetition has them
-		}
 		g.release(n)
 	}
 }

@@ -1,6 +1,10 @@
 package aggregate
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/psidecar/psidecar/proxy/relay"
+)
 
 // What waits is charged with its key lists, which stay until the last push of a sum is written.
 func TestKeyListsAreCharged(t *testing.T) {
@@ -40,5 +44,22 @@ func TestKeyListsAreCharged(t *testing.T) {
 	charged("at the end", 0)
 	if c := w.group.figures(); c.Carried != 1 || c.Sums != 1 {
 		w.fail("%+v", c)
+	}
+}
+
+// What sums took of the memory of all connections is there again once they are answered.
+func TestSumsGiveBackTheirMemory(t *testing.T) {
+	const most = 1 << 20
+	w := newWorld(t, 1, 3, 0, false)
+	memory := relay.NewMemory(2 * most)
+	w.table.Bound(memory)
+	w.together()
+	if memory.TryReserve(most) {
+		w.fail("what waits is not charged")
+	}
+	w.settle()
+	w.check(true)
+	if !memory.TryReserve(most) {
+		w.fail("some of the memory of sums was not released")
 	}
 }

@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"net/netip"
 	"sync/atomic"
-	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/proxy/route"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // Link is what a [Queue] has to know of its connection's link. The functions do not block.
@@ -132,7 +131,7 @@ func (q *Queue) excluded(shown *relay.Message, m *pslite.Message, size int) stri
 	case size > Most:
 		return Large
 	default:
-		if _, ok := adderOf(s.kind, q.table.opts.Chars); !ok || size%unit(s.kind, q.table.opts.Chars) != 0 {
+		if !s.addable(q.table.opts.Chars) || size%unit(s.kind, q.table.opts.Chars) != 0 {
 			return Kind
 		}
 	}
@@ -152,13 +151,13 @@ func (q *Queue) wholeOf(timestamp int32) (whole int32, ok bool) {
 }
 
 // refused is excluded for reasons that can change; the caller holds group.mu.
-func (q *Queue) refused(meta *pslite.Meta, s *subject) string {
+func (q *Queue) refused(s *subject) string {
 	g := q.group
 	switch {
+	case g.resends.Load():
+		return Resend
 	case g.off != "":
 		return g.off
-	case q.table.opts.Ends:
-		return Unwanted
 	case q.table.ending.Load():
 		return Retired
 	case !q.link.Wanted(g.job, s.span()):
@@ -167,15 +166,13 @@ func (q *Queue) refused(meta *pslite.Meta, s *subject) string {
 		return Handler
 	case q.link.Drops():
 		return Rules
-	case q.pair.resends && (q.pair.blind || !q.pair.isNew(meta) || len(q.pair.taken) >= maxItems):
-		return Repeats
-	case q.pair.hears == 0 || q.pair.answers == 0:
+	case q.pair.hears == 0:
 		return Unheard
 	case len(g.queues) < 2:
 		return Alone
 	case !q.seen.recognize(s):
 		return First
-	case g.trial.isOff():
+	case !g.trial.On():
 		return Slower
 	}
 	return ""
@@ -188,9 +185,6 @@ func (q *Queue) Wants(shown *relay.Message) bool {
 	if ok {
 		why = q.excluded(shown, m, size)
 	}
-	if q.isTaken(m) {
-		return true
-	}
 	if !ok || why != "" {
 		return false
 	}
@@ -198,7 +192,7 @@ func (q *Queue) Wants(shown *relay.Message) bool {
 	g := q.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if q.refused(&m.Meta, &s) != "" {
+	if q.refused(&s) != "" {
 		return false
 	}
 	return len(q.items) > 0 || g.opts.Wait > 0 || g.flying != nil || len(g.open) > 0 || !g.quiet()
@@ -208,11 +202,8 @@ func (q *Queue) Wants(shown *relay.Message) bool {
 func (q *Queue) Take(shown *relay.Message) relay.Taken {
 	m, size, ok := q.isPush(shown)
 	why := ""
-	switch {
-	case ok:
+	if ok {
 		why = q.excluded(shown, m, size)
-	case size > 0 && q.group == nil && q.table.inherits:
-		q.known() // it may be repeated
 	}
 	g := q.group
 	if g == nil {
@@ -230,15 +221,9 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 		q.skip(m)
 	}
 	var s subject
-	// Whatever is to be summed now: before, it may have been something else.
-	if size > 0 {
-		if t, is := q.repeated(m, shown); is {
-			return t
-		}
-	}
 	if ok && why == "" {
 		s = subjectOf(m, size)
-		why = q.refused(&m.Meta, &s)
+		why = q.refused(&s)
 	}
 	if ok {
 		q.say(why)
@@ -246,19 +231,19 @@ func (q *Queue) Take(shown *relay.Message) relay.Taken {
 	// A push of which only the beginning is held cannot be summed, as Wants has not asked for
 	// all of it.
 	if !ok || why != "" || shown.Rest {
-		return q.pass(m, size > 0, ok, why, &s)
+		return q.pass(m, ok, why, &s)
 	}
 	return q.take(shown.Frames[len(shown.Frames)-len(m.Data)-1], m, &s)
 }
 
 // pass has a message go as it is, which may be a push, and that large enough to be summed. While
 // pushes of the connection wait it waits behind them: order per connection is kept.
-func (q *Queue) pass(m *pslite.Message, push, large bool, why string, s *subject) relay.Taken {
+func (q *Queue) pass(m *pslite.Message, large bool, why string, s *subject) relay.Taken {
 	if len(q.items) > 0 || q.failed != nil {
 		return relay.Waits
 	}
-	if push {
-		q.see(m)
+	if m.Meta.Data() && m.Meta.Request && m.Meta.Push {
+		q.pair.sends(exchangeOf(&m.Meta))
 	}
 	if !large {
 		return relay.Passes
@@ -268,7 +253,7 @@ func (q *Queue) pass(m *pslite.Message, push, large bool, why string, s *subject
 		q.group.counts.pass(why)
 	}
 	switch why {
-	case "", First, Slower, NoRoom: // for other reasons s may not be known
+	case "", First, Slower, NoRoom, Unheard: // for other reasons s may not be known
 		q.seen.learn(s)
 	}
 	return relay.Passes
@@ -281,7 +266,7 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	add, _ := adderOf(s.kind, g.opts.Chars)
 	values := m.Values().Bytes
 	var b *batch
-	if s.stay == nil {
+	if s.stay == nil && g.tested[s.handler()] {
 		b = g.joinable(q, func(b *batch) bool { return b.stay == nil && b.subject.equal(s) })
 	}
 	switch {
@@ -293,26 +278,20 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	case b != nil:
 		add(b.sum, values)
 	case len(q.items) == 0 && g.opts.Wait == 0 && g.flying == nil && len(g.open) == 0 && g.quiet():
-		return q.pass(m, true, true, "", s)
-	// Without memory the push waits for some, unless nothing of this group would free any. With PS_RESEND
-	// the repetition of a carrier may be behind it, and it goes as it is.
+		return q.pass(m, true, "", s)
+	// Without memory the push waits for some, unless nothing of this group would free any.
 	case !g.reserve(len(values) + s.listBytes()):
-		if (len(q.items) > 0 || g.bytes > 0) && !q.pair.resends {
+		if len(q.items) > 0 || g.bytes > 0 {
 			g.starved[q] = true
 			return relay.Waits
 		}
-		return q.pass(m, true, true, NoRoom, s)
+		return q.pass(m, true, NoRoom, s)
 	default:
 		b = q.open(s, values, now)
 	}
 	q.seen.learn(s)
 	q.turn(b)
-	it := &item{queue: q, batch: b, meta: bytes.Clone(meta), exchange: exchangeOf(&m.Meta), pair: q.pair, queued: true}
-	q.see(m)
-	if q.pair.resends {
-		b.repeats, it.hash, it.sig = true, hashOf(m), pslite.Signature(&m.Meta, q.worker, q.group.server)
-		q.pair.take(it)
-	}
+	it := &item{queue: q, batch: b, meta: bytes.Clone(meta), exchange: exchangeOf(&m.Meta)}
 	b.items = append(b.items, it)
 	b.waiting++
 	q.items = append(q.items, it)
@@ -321,70 +300,37 @@ func (q *Queue) take(meta []byte, m *pslite.Message, s *subject) relay.Taken {
 	return relay.Took
 }
 
-// see notes that a push is about to go, or was taken.
-func (q *Queue) see(m *pslite.Message) {
-	switch {
-	case !q.pair.note(&m.Meta):
-		q.group.blindPair(q.pair)
-	case q.pair.resends:
-		q.pair.promise(q.group)
+// sends notes that a push goes to the server.
+func (p *pair) sends(e exchange) {
+	if len(p.pending) < maxItems {
+		p.pending[e] = true
 	}
 }
 
 func exchangeOf(m *pslite.Meta) exchange { return exchange{m.AppID, m.CustomerID, m.Timestamp} }
 
 // Due implements [relay.Gatherer]. The item at the head goes if it is the chosen carrier,
-// with the sum, or if its batch is over, with zeros. A repeated one goes as it went before.
+// with the sum, or if its batch is over, with zeros.
 func (q *Queue) Due() (frames [][]byte, err error) {
 	g := q.group
 	if g == nil {
 		return nil, nil
 	}
 	g.mu.Lock()
-	frames, b, h, err := q.due()
-	g.mu.Unlock()
-	// Where the sum is large others need not wait for the file.
-	if h != nil {
-		g.keep(b, h)
-	}
-	return frames, err
-}
-
-// due is Due for a caller that holds group.mu. Before frames are sent the record of b is to be
-// written with h, where that is not nil.
-func (q *Queue) due() (frames [][]byte, b *batch, h *header, err error) {
-	g := q.group
+	defer g.mu.Unlock()
 	if q.failed != nil {
-		return nil, nil, nil, fmt.Errorf("%w", q.failed)
-	}
-	// An answer has come while a repetition waited.
-	for len(q.items) > 0 && q.items[0].gone && q.pair.taken[q.items[0].exchange] != q.items[0] {
-		q.items[0].queued = false
-		g.leave(q.items[0].batch)
-		q.items = q.items[1:]
+		return nil, fmt.Errorf("%w", q.failed)
 	}
 	if len(q.items) == 0 {
-		return nil, nil, nil, nil
+		return nil, nil
 	}
 	it := q.items[0]
-	b = it.batch
+	b := it.batch
 	values := b.sum
 	switch {
 	// The carrier goes now. What joins from here on is in the next batch.
 	case b.state == isChosen && b.carrier == it:
 		g.goes(b, g.opts.now())
-		if b.repeats && (len(b.items) > 1 || len(b.givers) > 0 || b.given > 0) {
-			h = g.describe(b)
-		}
-	case b.carrier == it && b.repeats:
-		if values, err = b.sumAgain(); err != nil {
-			return nil, nil, nil, err
-		}
-		b.lately = g.opts.now()
-		if b.isCut && !b.isAcked {
-			b.left, b.breaks = time.Time{}, q.pair.breaks
-		}
-		b.isCut = false
 	// The carrier's answer has been heard: the values are at the server.
 	case b.state == isOver:
 		g.counts.Carried++
@@ -394,9 +340,9 @@ func (q *Queue) due() (frames [][]byte, b *batch, h *header, err error) {
 		}
 		values = g.zeros[:b.size:b.size]
 	default:
-		return nil, nil, nil, nil
+		return nil, nil
 	}
-	it.gone, it.queued = true, false
+	q.pair.sends(it.exchange)
 	// The slice's head is dropped; the pointer would keep the item alive.
 	q.items[0] = nil
 	q.items = q.items[1:]
@@ -406,7 +352,7 @@ func (q *Queue) due() (frames [][]byte, b *batch, h *header, err error) {
 	if b.lens != nil {
 		frames = append(frames, b.lens)
 	}
-	return frames, b, h, nil
+	return frames, nil
 }
 
 // Written implements [relay.Gatherer]. The memory of what was written is released.

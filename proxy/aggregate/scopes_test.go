@@ -4,17 +4,15 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A host on which containers come and go has more scopes in the course of time than are
 // kept: the oldest goes, and the newest is known.
 func TestScopesComeAndGo(t *testing.T) {
-	table, err := New(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := require.Value(New(Options{}))(t)
 	var m pslite.Meta
 	m.Control.Cmd = pslite.AddNode
 	m.Control.Nodes = []pslite.Node{

@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/vector"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // subject is what pushes must have in common to be added value by value: app, command, the type
@@ -86,6 +86,17 @@ func (s subject) clone() subject {
 // listBytes returns the size of the lists of a subject: keys, lens and stay, which a batch may get
 // later.
 func (s *subject) listBytes() int { return len(s.keys) + len(s.lens) + len(s.keys)/8 }
+
+// addable reports whether pushes of the subject can be added; chars says what CHAR and OTHER are,
+// unless the command says something else.
+func (s *subject) addable(chars string) bool {
+	if s.kind == pslite.Char || s.kind == pslite.Other {
+		_, ok := element.OfChars(chars, s.head)
+		return ok
+	}
+	_, ok := adderOf(s.kind, chars)
+	return ok
+}
 
 // adder adds the values in src to those in dst, of the same length.
 type adder func(dst, src []byte)

@@ -7,17 +7,17 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // lists are the keys of pushes: some have keys in common, one is a part of another, and one
@@ -51,13 +51,12 @@ type world struct {
 	rows    int                       // keys with values other than 0 that the server got
 	waits   bool                      // the server answers pushes only when those of all workers are there
 	held    []func()                  // its answers then
+	// The server answers pushes of a list when as many of it have come from all workers: its answers to each
+	// worker's pushes that are still to go, by list; nil: it does not.
+	rounds map[int]map[*worker][]func()
 
-	size    int    // workers at the start
-	calm    bool   // nothing is lost
-	foreign bool   // ACKs are not PS-lite's
-	resend  bool   // the job uses PS_RESEND
-	file    string // Options.File then
-	past    Counts // of proxies that were killed
+	resend bool // the job uses PS_RESEND
+	tested bool // the server is known to answer pushes one by one
 }
 
 // worker is one, with its connection there and the server's back.
@@ -86,7 +85,7 @@ type sent struct {
 	done   bool            // its worker has heard so
 	there  bool            // the server has had the message
 	cut    bool            // its connection ended before
-	acked  bool            // its worker will not repeat it
+	acked  bool            // its worker will not repeat it, with PS_RESEND
 }
 
 // flight is a message on its way, with the values that the queue gave it.
@@ -105,23 +104,23 @@ func address(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(7000+i))
 }
 
+// newWorld returns a world in which the server is known to answer pushes one by one.
 func newWorld(t testing.TB, seed uint64, workers int, wait time.Duration, fresh bool) *world {
-	return newWorldOf(t, seed, workers, wait, fresh, false)
+	return newUntested(t, seed, workers, wait, fresh, true)
 }
 
-func newWorldOf(t testing.TB, seed uint64, workers int, wait time.Duration, fresh, resend bool) *world {
-	w := &world{resend: resend, size: workers, t: t, rng: rand.New(rand.NewPCG(seed, 5)), now: time.Unix(1000, 0), fresh: fresh, store: map[uint64]*[places]int64{}}
+func newUntested(t testing.TB, seed uint64, workers int, wait time.Duration, fresh, tested bool) *world {
+	w := &world{tested: tested, t: t, rng: rand.New(rand.NewPCG(seed, 5)), now: time.Unix(1000, 0), fresh: fresh, store: map[uint64]*[places]int64{}}
 	w.lens = w.rng.IntN(4) == 0
 	for _, list := range lists {
 		for _, key := range list {
 			w.store[key] = new([places]int64)
 		}
 	}
-	if resend {
-		w.file = filepath.Join(t.TempDir(), "aggregate.json")
-	}
-	w.start(wait, false)
-	w.meet()
+	var err error
+	w.table, err = New(Options{Wait: wait, Bytes: 8 * Least, AnswerWithin: time.Second, now: func() time.Time { return w.now }, manual: true, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	w.meet(workers)
 	for i := range workers {
 		k := &worker{id: pslite.WorkerID(i)}
 		w.workers = append(w.workers, k)
@@ -131,12 +130,19 @@ func newWorldOf(t testing.TB, seed uint64, workers int, wait time.Duration, fres
 	return w
 }
 
-// start has a proxy come, after the one before it, if any, was killed. One that ends sums nothing.
-func (w *world) start(wait time.Duration, ends bool) {
-	var err error
-	if w.table, err = New(Options{Wait: wait, Ends: ends, Bytes: 8 * Least, AnswerWithin: time.Second, File: w.file, now: func() time.Time { return w.now }, manual: true, block: 3, Log: slog.New(slog.DiscardHandler)}); err != nil {
-		w.t.Fatal(err)
+// meet has the job's node table come.
+func (w *world) meet(workers int) {
+	var m pslite.Meta
+	m.Reset()
+	m.Control.Cmd = pslite.AddNode
+	m.Control.Nodes = []pslite.Node{{Role: pslite.Scheduler, ID: 1, Hostname: "10.0.0.1", Port: 7001}, {Role: pslite.Server, ID: 8, Hostname: "10.0.0.1", Port: 7008}}
+	for i := range workers {
+		id := pslite.WorkerID(i)
+		m.Control.Nodes = append(m.Control.Nodes, pslite.Node{Role: pslite.Worker, ID: id, Hostname: "10.0.0.1", Port: 7000 + id})
 	}
+	h := w.table.Hearer(scope, address(int(pslite.WorkerID(0))))
+	h.Ready(zmtp.Ready{Identity: []byte("ps1")})
+	h.Hear(m.Append(nil, pslite.DMLC))
 }
 
 // connect makes a worker's connection. Its first pushes have gone, unless it is to be fresh.
@@ -149,7 +155,10 @@ func (w *world) connect(k *worker) {
 	if why := k.queue.known(); why != "" {
 		w.t.Fatal(why)
 	}
-	w.group = k.queue.group
+	if w.group == nil {
+		w.group = k.queue.group
+		w.group.tested[handler{}] = w.tested
+	}
 	k.pushed = map[uint64]bool{}
 	for list, keys := range lists {
 		if !w.fresh {
@@ -165,9 +174,7 @@ func (w *world) connect(k *worker) {
 // learn has a worker's queue know that a push was made before.
 func (w *world) learn(k *worker, m *sent) {
 	var d pslite.Message
-	if _, err := d.Decode(new(pslite.Detector), m.frames); err != nil {
-		w.t.Fatal(err)
-	}
+	require.Value(d.Decode(new(pslite.Detector), m.frames))(w.t)
 	s := subjectOf(&d, len(d.Data[1]))
 	k.queue.seen.learn(&s)
 }
@@ -176,9 +183,7 @@ func (w *world) listen(k *worker) {
 	k.hearer = w.table.Hearer(scope, address(int(k.id)))
 	k.hearer.Ready(zmtp.Ready{Identity: []byte("ps8")})
 	k.back = nil
-	k.hearer.known()
-	k.hearer.pair.answers++ // of a push before
-	k.hearer.pair.resends = w.resend
+	k.hearer.known() // it has heard an answer before
 }
 
 func meta(ts int32, request, push bool) []byte {
@@ -323,9 +328,7 @@ func (w *world) due(k *worker) {
 
 func timestamp(t testing.TB, b []byte) int32 {
 	var m pslite.Meta
-	if _, err := new(pslite.Detector).Decode(b, &m); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(new(pslite.Detector).Decode(b, &m))(t)
 	return m.Timestamp
 }
 
@@ -373,6 +376,10 @@ func (w *world) arrive(k *worker) {
 	w.apply(k, m)
 	to := k
 	reply := func() { to.back = append(to.back, answer{of: m.sent, meta: meta(m.ts, false, true)}) }
+	if w.rounds != nil {
+		w.meetRound(k, m.list, reply)
+		return
+	}
 	if w.waits {
 		w.held = append(w.held, reply)
 		return
@@ -423,7 +430,7 @@ func (w *world) answer(k *worker) {
 	w.note("worker %d hears of ts %d", k.id, a.of.ts)
 	k.hearer.Hear(a.meta)
 	if a.isAck {
-		a.of.acked = a.of.acked || w.calm || w.rng.IntN(4) > 0 // or the worker loses it
+		a.of.acked = a.of.acked || w.rng.IntN(4) > 0 // or the worker loses it
 		return
 	}
 	if !w.waits && !w.isWhole(a.of) {

@@ -1,12 +1,12 @@
 package daemon
 
 import (
-	"log/slog"
 	"path/filepath"
 
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/aggregate"
+	"github.com/psidecar/psidecar/proxy/payoff"
 )
 
 // Values of --aggregate: never, for every job, where it is not slower, and only where a job's
@@ -27,7 +27,7 @@ func (f *Settings) aggregates(o *proxy.Options) (err error) {
 	case f.Aggregate == AggregateNone && f.AggregateLeast != aggregate.Least:
 		return cli.Usagef("--aggregate-least requires --aggregate host, auto or asked")
 	case f.Aggregate == AggregateNone:
-		return f.endSums(o)
+		return nil
 	case f.Aggregate != AggregateHost && f.Aggregate != AggregateAuto && f.Aggregate != AggregateAsked:
 		return cli.Usagef("--aggregate %q: want host, auto, asked or none", f.Aggregate)
 	case f.AggregateWait < 0:
@@ -46,28 +46,13 @@ func (f *Settings) aggregates(o *proxy.Options) (err error) {
 		return cli.Usagef("--aggregate %s requires --codec compact or auto: message boundaries are unknown without a codec", f.Aggregate)
 	}
 	o.AggregateAsked, o.AggregateProbed = f.Aggregate == AggregateAsked, f.Routing.Handler == ""
-	o.Aggregate, err = aggregate.New(aggregate.Options{
-		Wait: f.AggregateWait, Least: f.AggregateLeast, Try: f.Aggregate == AggregateAuto, Chars: f.Values.Rule.Elements, Bytes: f.sumBytes(),
-		File: f.sumsFile(),
-	})
-	return err
-}
-
-// sumBytes bounds the sums for one server, sumsFile is what the next proxy knows them from.
-func (f *Settings) sumBytes() int    { return int(min(f.Memory/8, 1<<30)) }
-func (f *Settings) sumsFile() string { return filepath.Join(f.Routing.Dir, "aggregate.json") }
-
-// endSums has the proxy know the sums that proxies before it have sent, where they have left files about
-// them: one that was killed may have had a sum on its way, and repeated pushes that are part of it would
-// be applied twice.
-func (f *Settings) endSums(o *proxy.Options) (err error) {
-	switch {
-	case f.Routing.Dir == "" || !aggregate.Left(f.sumsFile()):
-		return nil
-	case f.Outlive || len(o.Codecs) == 0:
-		slog.Warn("the proxy before this one summed pushes of jobs with PS_RESEND, and this one cannot tell which repeated pushes are in such a sum; if that one was killed, some may be applied twice: start the next proxy with a codec and without --outlive")
-		return aggregate.Forget(f.sumsFile())
+	var trials *payoff.Trials
+	if f.Aggregate == AggregateAuto {
+		trials = o.Trials
 	}
-	o.Aggregate, err = aggregate.New(aggregate.Options{Ends: true, Chars: f.Values.Rule.Elements, Bytes: f.sumBytes(), File: f.sumsFile()})
+	o.Aggregate, err = aggregate.New(aggregate.Options{
+		Wait: f.AggregateWait, Least: f.AggregateLeast, Trials: trials, Chars: f.Values.Rule.Elements, Bytes: int(min(f.Memory/8, 1<<30)),
+		File: filepath.Join(f.Routing.Dir, "aggregate.json"),
+	})
 	return err
 }

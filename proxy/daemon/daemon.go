@@ -23,6 +23,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/credentials"
@@ -182,6 +183,8 @@ func (d *Daemon) client(ended <-chan struct{}) *handover.Client {
 		return nil
 	}
 	d.proxy.TellFull(client.SetFull)
+	client.Crowded(d.proxy.Crowded)
+	client.Spares(d.proxy.Spares)
 	client.PartKeys(d.partKeys)
 	client.LastPushes(d.proxy.LastPush)
 	client.Titles(func(t handover.Title) {
@@ -221,13 +224,36 @@ func (d *Daemon) carry(ctx context.Context) error {
 	// guards.
 	g.Go(func() error { <-ctx.Done(); d.guard.Freeze(); return nil })
 	g.Go(func() error { return d.proxy.Run(ctx, d.opts.Forward, d.opts.Mesh) })
+	g.Go(func() error { d.judge(ctx); return nil })
 	return g.Wait()
+}
+
+// judgeEvery is how often the agent is told which connections do not need this proxy.
+const judgeEvery = time.Second
+
+// judge tells the agent which connections do not need this proxy, until ctx ends.
+func (d *Daemon) judge(ctx context.Context) {
+	every := time.NewTicker(judgeEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-every.C:
+			if client := d.agent.Load(); client != nil {
+				client.Judge(d.proxy.Unneeded(now))
+			}
+		}
+	}
 }
 
 // serve serves a listener that the agent has handed over.
 func (d *Daemon) serve(ctx context.Context, l *handover.Listener) error {
 	if l.Mesh {
 		return d.proxy.ServeLinks(ctx, l, l.Netns)
+	}
+	if jobs := d.opts.Proxy.Jobs; jobs != nil && l.Closed {
+		jobs.Closed(l.Cgroup)
 	}
 	// The guard must know the cgroup before a connection of it is carried.
 	defer d.guard.Add(proxy.GuardedListener{ID: l.ID, Cgroup: l.Cgroup, Job: l.Job})()

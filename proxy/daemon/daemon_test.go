@@ -17,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,10 +30,7 @@ const (
 
 func listen(t *testing.T, address string) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", address))(t)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -44,10 +42,7 @@ func start(t *testing.T, o Options) *Daemon {
 	t.Helper()
 	o.Proxy.MemoryBytes, o.Proxy.MaxConnections, o.Proxy.Insecure = proxy.LeastMemory, 16, true
 	o.Proxy.Health = &health.Loops{}
-	d, err := New(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := require.Value(New(t.Context(), o))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
@@ -81,10 +76,7 @@ func echo(t *testing.T) net.Listener {
 // say sends a word to an address and returns what comes back until the end.
 func say(t *testing.T, at net.Addr, word string) (string, error) {
 	t.Helper()
-	c, err := net.Dial("tcp", at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(net.Dial("tcp", at.String()))(t)
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(c, word); err != nil {
@@ -135,10 +127,7 @@ func TestAProxyThatIsAboutToEndTakesLinks(t *testing.T) {
 		MeshPort: addrOf(mesh).Port(), Reach: proxy.Reach{Ports: []proxy.PortRange{{First: 1, Last: 65535}}},
 		MemoryBytes: proxy.LeastMemory, MaxConnections: 16, Insecure: true, Health: &health.Loops{},
 	}}
-	far, err := New(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	far := require.Value(New(t.Context(), o))(t)
 	heir := slowHeir{make(chan struct{}), make(chan struct{})}
 	far.Proxy().LeaveTo(heir)
 	start(t, Options{Proxy: proxy.Options{MeshPort: o.Proxy.MeshPort, MeshOnly: true},
@@ -177,10 +166,7 @@ func TestRoutedConnectionsStayInTheMesh(t *testing.T) {
 
 // Until the agent can be asked, nobody knows whose a port is.
 func TestOwnerWithoutAnAgent(t *testing.T) {
-	d, err := New(t.Context(), Options{Socket: "/nowhere.sock", Proxy: proxy.Options{MemoryBytes: proxy.LeastMemory}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := require.Value(New(t.Context(), Options{Socket: "/nowhere.sock", Proxy: proxy.Options{MemoryBytes: proxy.LeastMemory}}))(t)
 	if _, _, err := d.owner(t.Context(), 0, netip.MustParseAddrPort("127.0.0.1:1")); !errors.Is(err, handover.ErrNoAgent) {
 		t.Errorf("got %v", err)
 	}

@@ -18,19 +18,14 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/advice"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // servePlanner serves a planner's codecs at an address until stop is called.
 func servePlanner(t *testing.T, address string) (s *planner.Codecs, at string, stop func()) {
 	t.Helper()
-	s, err := planner.NewCodecs(t.Context(), &store.Memory{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s = require.Value(planner.NewCodecs(t.Context(), &store.Memory{}))(t)
+	l := require.Value(net.Listen("tcp", address))(t)
 	server := grpc.NewServer()
 	api.RegisterCodecsServer(server, s)
 	ended := make(chan error, 1)
@@ -45,18 +40,7 @@ func servePlanner(t *testing.T, address string) (s *planner.Codecs, at string, s
 
 func set(t *testing.T, s *planner.Codecs, job, rules string) {
 	t.Helper()
-	if _, err := s.Set(t.Context(), &api.JobRules{Job: job, Rules: rules}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s does not come", what)
-		}
-	}
+	require.Value(s.Set(t.Context(), &api.JobRules{Job: job, Rules: rules}))(t)
 }
 
 // The planner's rules come before local ones, each for its own job; bad ones are
@@ -65,10 +49,7 @@ func await(t *testing.T, what string, ok func() bool) {
 func TestRulesAreTakenUp(t *testing.T) {
 	s, at, stop := servePlanner(t, "127.0.0.1:0")
 	local := values.Rule{Quantize: 8}
-	codec, err := values.New(values.Options{Compact: compact.DefaultLimits, Rules: []values.Rule{local}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	codec := require.Value(values.New(values.Options{Compact: compact.DefaultLimits, Rules: []values.Rule{local}}))(t)
 	f := newFollower(followOptions{Planner: at, Host: "host-0", Codec: codec, Advise: func(context.Context, time.Duration) (map[string]advice.Report, error) {
 		return map[string]advice.Report{"a:1": {PushBytes: 1000, PullBytes: 10, Pushes: 4, StepSquares: 9,
 			Codecs: []advice.Row{{Codec: "threshold 0.99", Pushes: 0.25, Pulls: 0.5, Waits: 2}}}}, nil
@@ -85,32 +66,25 @@ func TestRulesAreTakenUp(t *testing.T) {
 	is := func(want string) func() bool { return func() bool { return strings.Join(rules(), " ") == want } }
 	set(t, s, "b:1", `[{"job":"x:1","unchanged":true}]`)
 	set(t, s, "a:1", `[{"threshold":0.99},{"slim":{"alpha":0.3,"epsilon":0.1}}]`)
-	await(t, "the planner's rules", is("a:1 a:1 b:1 "))
-	if err := codec.SetRules(nil); err != nil {
-		t.Fatal(err)
-	}
+	require.Eventually(t, "the planner's rules", is("a:1 a:1 b:1 "))
+	require.NoError(t, codec.SetRules(nil))
 	if !is("a:1 a:1 b:1")() {
 		t.Errorf("without local ones: %q", rules())
 	}
 	set(t, s, "c:1", `[{"threshold":7}]`)
 	describe := func() *api.CodecsDescription {
-		d, err := s.Describe(t.Context(), &api.DescribeRulesRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := require.Value(s.Describe(t.Context(), &api.DescribeRulesRequest{}))(t)
 		return d
 	}
-	await(t, "the refusal", func() bool { return strings.Contains(describe().GetFollowers()[0].GetRefused(), "job c:1: ") })
+	require.Eventually(t, "the refusal", func() bool { return strings.Contains(describe().GetFollowers()[0].GetRefused(), "job c:1: ") })
 	if !is("a:1 a:1 b:1")() {
 		t.Errorf("after bad ones: %q", rules())
 	}
 	set(t, s, "c:1", "")
-	await(t, "the end of the refusal", func() bool { return describe().GetFollowers()[0].GetRefused() == "" })
+	require.Eventually(t, "the end of the refusal", func() bool { return describe().GetFollowers()[0].GetRefused() == "" })
 
-	if _, err := s.Try(t.Context(), &api.TryCodecs{Seconds: 1}); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "advice", func() bool { return len(describe().GetAdvice()) == 1 })
+	require.Value(s.Try(t.Context(), &api.TryCodecs{Seconds: 1}))(t)
+	require.Eventually(t, "advice", func() bool { return len(describe().GetAdvice()) == 1 })
 	a := describe().GetAdvice()[0]
 	if c := a.GetCandidates()[0]; a.GetPushBytes() != 1000 || c.GetPushBytes() != 250 || c.GetPullBytes() != 5 || c.GetWaitingSquares() != 36 {
 		t.Errorf("advice is %v", a)
@@ -121,7 +95,7 @@ func TestRulesAreTakenUp(t *testing.T) {
 		t.Errorf("without a planner: %q", rules())
 	}
 	_, _, stop = servePlanner(t, at)
-	await(t, "that the next planner has none", is(""))
+	require.Eventually(t, "that the next planner has none", is(""))
 	cancel()
 	stop()
 	if err := <-ended; err != nil {
@@ -145,13 +119,11 @@ func TestWithoutCodec(t *testing.T) {
 		}
 		return d.GetFollowers()[0]
 	}
-	await(t, "the follower", func() bool { return follower().GetVersion() > 0 })
+	require.Eventually(t, "the follower", func() bool { return follower().GetVersion() > 0 })
 	set(t, s, "a:1", `[{"threshold":0.99}]`)
-	await(t, "the refusal", func() bool { return strings.Contains(follower().GetRefused(), "--codec") })
-	if _, err := s.Try(t.Context(), &api.TryCodecs{Seconds: 1}); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "why it was not tried", func() bool { return follower().GetUntried() == "no codec for values" })
+	require.Eventually(t, "the refusal", func() bool { return strings.Contains(follower().GetRefused(), "--codec") })
+	require.Value(s.Try(t.Context(), &api.TryCodecs{Seconds: 1}))(t)
+	require.Eventually(t, "why it was not tried", func() bool { return follower().GetUntried() == "no codec for values" })
 	cancel()
 	stop()
 	if err := <-ended; err != nil {
@@ -171,13 +143,8 @@ func TestRulesOnSumsAreTakenUp(t *testing.T) {
 		t.Errorf("at first: %v", rules)
 	}
 	for _, text := range []string{`[{"keys":"0-9","form":"none"},{"form":"host"}]`, ""} {
-		if _, err := s.SetSums(t.Context(), &api.JobRules{Job: "a:1", Rules: text}); err != nil {
-			t.Fatal(err)
-		}
-		want, err := measure.ParseSumRules(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.Value(s.SetSums(t.Context(), &api.JobRules{Job: "a:1", Rules: text}))(t)
+		want := require.Value(measure.ParseSumRules(text))(t)
 		if rules := <-got; !reflect.DeepEqual(rules["a:1"], want) {
 			t.Errorf("%v, want %s", rules, text)
 		}

@@ -65,7 +65,7 @@ func onDisk(dir string) bool {
 // rules returns the planner whose rules for values are followed, or nil.
 func (f *Settings) rules() (p *Planner, err error) {
 	r := &f.Routing
-	if r.Planner == "" || !f.Follow {
+	if r.Planner == "" {
 		return nil, nil
 	}
 	p = &Planner{Address: r.Planner}

@@ -17,7 +17,6 @@ import (
 	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/proxy/spare"
 )
 
 // route prepares the routing of requests, and sets what it needs in the proxy's options. With
@@ -27,9 +26,6 @@ import (
 func (d *Daemon) route(ctx context.Context, p *proxy.Options, o jobs.Options) (err error) {
 	// d.proxy is set before anything can dial: jobs dial only while they run.
 	o.Dial = func(ctx context.Context, host netip.Addr) (net.Conn, error) { return d.proxy.DialSite(ctx, host) }
-	o.DialSpare = func(ctx context.Context, host netip.Addr, hello []byte) (spare.Link, error) {
-		return d.proxy.DialSpare(ctx, host, hello)
-	}
 	o.DialPlanner = dial.MarkGRPC(p.Mark, slog.Default())
 	o.Guard, o.Health = &d.guard, p.Health
 	// What the codec holds back of pushes has to move along with keys.

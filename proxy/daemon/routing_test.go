@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy makes its folder, or waits until the agent has made one that it may
@@ -13,16 +15,12 @@ import (
 func TestAwaitFolder(t *testing.T) {
 	parent := t.TempDir()
 	made := filepath.Join(parent, "a", "state")
-	if err := awaitFolder(t.Context(), made, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, awaitFolder(t.Context(), made, time.Minute))
 	if info, err := os.Stat(made); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("it is %v, %v", info, err)
 	}
 	file := filepath.Join(parent, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	if err := awaitFolder(t.Context(), filepath.Join(file, "state"), time.Minute); err == nil || !strings.Contains(err.Error(), "--state-dir") {
 		t.Errorf("under a file: %v", err) // at once
 	}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"log/slog"
 	"strconv"
 
 	"google.golang.org/grpc/credentials"
@@ -17,55 +18,58 @@ type RoutingSettings struct {
 	Placement string // path of a placement.json
 	Handler   string // what servers do with a push: add, assign, none; empty: unknown
 	Dir       string // state folder: what a proxy must know after a kill
-	Act       bool   // carry out the planner's plans
+	Act       bool   // carry out the planner's plans; see Settings.routed
 	Probe     bool   // find out what servers do
 	Split     string // into how many parts large values go: none, auto, or a number
-	Spare     bool   // hosts without a server hold parts
-	// SpareLimit bounds the bytes of parts that this host holds of one job.
-	SpareLimit int64
-	Host       string // of this host at the planner; empty: its hostname
-	Planner    string // host:port; empty: none
+	Host      string // of this host at the planner; empty: its hostname
+	Planner   string // host:port; empty: none
 	// Credentials returns the credentials for the planner; it is called only where there is
 	// one.
 	Credentials func() (credentials.TransportCredentials, error)
+
+	placed *plan.Placement // what Placement has; set by check
 }
 
 // Wanted reports whether requests are to be routed at all.
 func (f *RoutingSettings) Wanted() bool { return f.Placement != "" || f.Act }
 
-// options checks the settings, reads the placement and gets the planner's credentials.
-func (f *RoutingSettings) options() (o jobs.Options, err error) {
-	o.Dir, o.Probe = f.Dir, f.Probe
-	switch f.Handler {
-	case "":
-	case "add":
-		o.Handler = migrate.Adds
-	case "assign":
-		o.Handler = migrate.Assigns
-	case "none":
-		o.Handler = migrate.Opaque
-	default:
-		return o, cli.Usagef("--handler %q: want add, assign or none", f.Handler)
-	}
+// handlers are the values of --handler.
+var handlers = map[string]migrate.Handler{"": migrate.Unknown, "add": migrate.Adds, "assign": migrate.Assigns, "none": migrate.Opaque}
+
+// check returns what is wrong with the settings, as far as they stand for themselves.
+func (f *RoutingSettings) check() error {
+	_, known := handlers[f.Handler]
 	switch {
+	case !known:
+		return cli.Usagef("--handler %q: want add, assign or none", f.Handler)
 	// Two sources of where keys are would contradict each other from the first move on.
 	case f.Act && f.Placement != "":
-		return o, cli.Usagef("--act and --placement exclude each other: with --act, the planner determines where keys are")
-	case f.Act && f.Planner == "":
-		return o, cli.Usagef("--act needs --planner")
+		return cli.Usagef("--act and --placement exclude each other: with --act, the planner determines where keys are")
 	case f.Probe && !f.Act:
-		return o, cli.Usagef("--allow-probe requires --act")
+		return cli.Usagef("--allow-probe requires --act")
 	}
 	// After the checks above: a number of parts makes sense only with --act.
-	if o.Parts, err = f.parts(); err != nil {
+	_, err := f.parts()
+	// Read now, so that a faulty file ends the start, before anything is opened, and not a job.
+	if err == nil && f.Placement != "" {
+		if f.placed, err = plan.ReadPlacementFile(f.Placement); err != nil {
+			err = fmt.Errorf("--placement: %w", err)
+		}
+	}
+	return err
+}
+
+// options checks the settings, reads the placement and gets the planner's credentials.
+func (f *RoutingSettings) options() (o jobs.Options, err error) {
+	if err := f.check(); err != nil {
 		return o, err
 	}
-	o.Spare, o.SpareLimit = f.Spare, f.SpareLimit
-	switch {
-	case o.Spare && o.Parts == 0:
-		return o, cli.Usagef("--spare-servers needs --split: spare servers hold parts of large values")
-	case o.Spare && o.SpareLimit < leastSpareLimit:
-		return o, cli.Usagef("--spare-limit %d: want at least %d bytes", o.SpareLimit, leastSpareLimit)
+	if f.Act && f.Planner == "" {
+		return o, cli.Usagef("--act needs --planner")
+	}
+	o.Dir, o.Probe, o.Handler, o.Placement = f.Dir, f.Probe, handlers[f.Handler], f.placed
+	if o.Parts, err = f.parts(); err != nil {
+		return o, err
 	}
 	if f.Act {
 		o.Planner = f.Planner
@@ -77,20 +81,8 @@ func (f *RoutingSettings) options() (o jobs.Options, err error) {
 	if o.Host, err = cli.HostName(f.Host); err != nil {
 		return o, err
 	}
-	// Read now, so that a faulty file ends the start and not a job.
-	if f.Placement != "" {
-		if o.Placement, err = plan.ReadPlacementFile(f.Placement); err != nil {
-			return o, fmt.Errorf("--placement: %w", err)
-		}
-	}
 	return o, nil
 }
-
-// leastSpareLimit is the least that a spare server is of any use with.
-const leastSpareLimit = 1 << 20
-
-// spareKeepShare is the divisor of --proxy-memory that gives the part for values that spare servers have sent.
-const spareKeepShare = 8
 
 // Values of --split that are no number.
 const (
@@ -121,9 +113,19 @@ func (f *RoutingSettings) parts() (int, error) {
 }
 
 // routed returns the options for routing; nil: requests are not routed.
+//
+// Keys that are displaced stay so when --act or --placement is taken away, on one host earlier than
+// on others. So a proxy that finds a job with displaced keys in its state directory goes on routing
+// by the planner, as with --act, and refuses the job's requests if it has none.
 func (f *Settings) routed() (*jobs.Options, error) {
 	if !f.Routing.Wanted() {
-		return nil, nil
+		if !jobs.Left(f.Routing.Dir) {
+			return nil, nil
+		}
+		slog.Warn("a job of this host has displaced keys: its requests are still routed; to end that, bring its keys home (psidecar restore), and then restart the proxy", "state_dir", f.Routing.Dir)
+		if f.Routing.Act = f.Routing.Planner != ""; !f.Routing.Act {
+			f.Routing.Probe, f.Routing.Split = false, SplitNone // they need it
+		}
 	}
 	o, err := f.Routing.options()
 	if err != nil {
@@ -132,10 +134,6 @@ func (f *Settings) routed() (*jobs.Options, error) {
 	// A request for displaced keys has to reach its servers' hosts through proxies.
 	if f.MeshPort == 0 {
 		return nil, cli.Usagef("--placement and --act need proxies on all hosts, which --mesh-port 0 rules out")
-	}
-	o.SpareWait = f.AggregateWait
-	if f.Share != "false" {
-		o.SpareKeep = f.Memory / spareKeepShare
 	}
 	return &o, nil
 }

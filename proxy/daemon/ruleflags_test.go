@@ -2,52 +2,42 @@ package daemon
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // The file's rules are compared with those that the codec has by itself, and not with the
 // planner's: they hold when the planner's are gone, and are not set again while they hold.
 func TestRulesOfTheFileBesideThePlanners(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "psidecar.yaml")
-	if err := os.WriteFile(path, []byte("codec-rules:\n  - job: a:1\n    unchanged: true\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte("codec-rules:\n  - job: a:1\n    unchanged: true\n"), 0o600))
 	var f RuleFlags
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
 	set.String("config", path, "")
 	f.Register(set)
-	codec, err := values.New(values.Options{Compact: compact.DefaultLimits})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := codec.SetPlanned([]values.Rule{{Job: "a:1", Unchanged: true}}); err != nil {
-		t.Fatal(err)
-	}
+	codec := require.Value(values.New(values.Options{Compact: compact.DefaultLimits}))(t)
+	require.NoError(t, codec.SetPlanned([]values.Rule{{Job: "a:1", Unchanged: true}}))
 	file := &ruleFile{flags: &f, codec: codec}
-	if err := file.read(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, file.read())
 	before := codec.LocalRules()
 	if len(before) != 1 {
 		t.Fatalf("rules of the file: %+v", before)
 	}
-	if err := file.read(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, file.read())
 	if after := codec.LocalRules(); &after[0] != &before[0] {
 		t.Error("the same rules are set again")
 	}
-	if err := codec.SetPlanned(nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, codec.SetPlanned(nil))
 	if r := codec.Rules(); len(r) != 1 || !r[0].Unchanged {
 		t.Errorf("without the planner's the rules are %+v", r)
 	}
@@ -59,9 +49,7 @@ func TestRulesFollowTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "psidecar.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
 		if err := os.Rename(path+".new", path); err != nil { // never half of it
 			t.Fatal(err)
 		}
@@ -71,15 +59,14 @@ func TestRulesFollowTheFile(t *testing.T) {
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
 	set.String("config", path, "")
 	f.Register(set)
-	if err := set.Parse([]string{"--quantize=4"}); err != nil {
-		t.Fatal(err)
-	}
-	codec, err := values.New(values.Options{Compact: compact.DefaultLimits})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, set.Parse([]string{"--quantize=4"}))
+	codec := require.Value(values.New(values.Options{Compact: compact.DefaultLimits}))(t)
 	// After the flags were read, and before the file is followed.
 	write("threshold: 0.75\ncodec-rules:\n  - keys: 5-9\n    job: 10.0.0.1:8000\n    slim: {alpha: 0.3, epsilon: 0.1}\n")
+	var refused atomic.Bool
+	before := slog.Default()
+	slog.SetDefault(slog.New(refusals{before.Handler(), &refused}))
+	t.Cleanup(func() { slog.SetDefault(before) })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -87,24 +74,38 @@ func TestRulesFollowTheFile(t *testing.T) {
 		close(ended)
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
-	await := func(want func([]values.Rule) bool) {
+	become := func(want func([]values.Rule) bool) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); !want(codec.Rules()); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("rules are %+v", codec.Rules())
+		require.Await(t, "other rules", func() error {
+			if r := codec.Rules(); !want(r) {
+				return fmt.Errorf("rules are %+v", r)
 			}
-		}
+			return nil
+		})
 	}
-	await(func(r []values.Rule) bool {
+	become(func(r []values.Rule) bool {
 		return len(r) == 2 && r[0].Slim != nil && r[0].Keys.Last == 9 && r[1].Threshold == 0.75 && r[1].Quantize == 4
 	})
 	write("threshold: 75\n# wrong\n")
-	time.Sleep(1500 * time.Millisecond)
+	require.Eventually(t, "a refusal of the wrong file", refused.Load)
 	if r := codec.Rules(); len(r) != 2 {
 		t.Errorf("a wrong file led to %+v", r)
 	}
 	write("unchanged: true\n")
-	await(func(r []values.Rule) bool {
+	become(func(r []values.Rule) bool {
 		return len(r) == 1 && r[0].Unchanged && r[0].Threshold == 0 && r[0].Quantize == 4
 	})
+}
+
+// refusals notes in a log whether a file was refused.
+type refusals struct {
+	slog.Handler
+	any *atomic.Bool
+}
+
+func (h refusals) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelError {
+		h.any.Store(true)
+	}
+	return nil
 }

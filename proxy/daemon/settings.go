@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/proxy/link"
+	"github.com/psidecar/psidecar/proxy/payoff"
 )
 
 // Settings determine what a proxy does, in the words of the flags of psidecar proxy and up:
@@ -36,7 +38,6 @@ type Settings struct {
 	MeshPort          uint16   // 0: no links
 	TLS               link.Files
 	Insecure          bool
-	OldInsecure       bool // Insecure, by its former name
 	MeshOnly          bool
 	Retry, Grace      time.Duration
 	PeerGrace         time.Duration
@@ -49,7 +50,6 @@ type Settings struct {
 	AggregateWait     time.Duration
 	AggregateLeast    int // bytes of values
 	Values            RuleFlags
-	Follow            bool // the planner's rules for values are taken up
 	Outlive           bool // the agent holds connections for the next proxy
 	Routing           RoutingSettings
 }
@@ -57,11 +57,6 @@ type Settings struct {
 // Options returns the proxy's options, except for what Open adds. An error of the settings'
 // own is a [cli.UsageError].
 func (f *Settings) Options() (proxy.Options, error) {
-	// The former name still works, for the scripts that have it.
-	if f.OldInsecure {
-		slog.Warn("--insecure-mesh is deprecated: use --insecure")
-		f.Insecure = true
-	}
 	o := proxy.Options{
 		MeshPort: f.MeshPort, Insecure: f.Insecure, MeshOnly: f.MeshOnly,
 		Retry: f.Retry, PeerGrace: f.PeerGrace, PeerPatience: f.Patience, Grace: f.Grace, Mark: f.Mark, MaxConnections: f.Connections, MemoryBytes: f.Memory,
@@ -76,11 +71,14 @@ func (f *Settings) Options() (proxy.Options, error) {
 	case f.MeshPort == 0 && f.MeshOnly:
 		return o, cli.Usagef("--mesh-only with --mesh-port 0 would refuse everything")
 	}
+	if err := f.Routing.check(); err != nil {
+		return o, err
+	}
 	for _, cidr := range f.Allow {
 		// A single address needs a prefix length, too: /32 or /128.
 		prefix, err := netip.ParsePrefix(cidr)
 		if err != nil {
-			return o, cli.Usagef("--mesh-allow %q: %w", cidr, err)
+			return o, cli.Usagef("--mesh-allow %q: want an address and a prefix length, such as 10.0.0.0/8", cidr)
 		}
 		o.Allow = append(o.Allow, prefix)
 	}
@@ -92,6 +90,7 @@ func (f *Settings) Options() (proxy.Options, error) {
 	if o.Reach.Ports, err = portRanges(f.Ports); err != nil {
 		return o, err
 	}
+	o.Trials = &payoff.Trials{}
 	if err = f.namedCodecs(&o); err != nil {
 		return o, err
 	}
@@ -144,12 +143,19 @@ func (f *Settings) namedCodecs(o *proxy.Options) error {
 	if err != nil {
 		return err
 	}
+	if at := slices.IndexFunc(rules, func(r values.Rule) bool { return r.Threshold > 0 || r.Slim != nil }); at >= 0 && f.Routing.Handler == "assign" {
+		name := "threshold"
+		if rules[at].Slim != nil {
+			name = "slim"
+		}
+		return cli.Usagef("--%s, or a rule with %[1]s, and --handler assign exclude each other: servers that assign would store zeros for the values left out of a push; omit %[1]s, or correct --handler if the servers add pushes", name)
+	}
 	// Both codecs get the same limits, since either may be used with a given peer.
 	limits := compact.DefaultLimits
 	switch f.Share {
 	case ShareAuto:
+		limits.ShareTrials = o.Trials
 	case "true":
-		limits.ShareAlways = true
 	case "false":
 		limits.SharedBytes = 0
 	default:
@@ -166,8 +172,9 @@ func (f *Settings) namedCodecs(o *proxy.Options) error {
 		// Auto is the same codec, with a decision for each message.
 		case compact.Name, AutoCodec:
 			o.Auto = name == AutoCodec
+			o.Spares = o.Auto && f.Share == ShareAuto
 			if o.Values, err = values.New(values.Options{
-				Compact: limits, StateBytes: f.Values.Memory, Rules: rules, Titles: o.Titles, Adds: f.Routing.Handler == "add",
+				Compact: limits, StateBytes: f.Values.Memory, Rules: rules, Titles: o.Titles, Adds: f.Routing.Handler == "add", Assigns: f.Routing.Handler == "assign",
 				Folder: filepath.Join(f.Routing.Dir, values.Folder),
 			}); err != nil {
 				return cli.UsageError{Err: err}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy whose ports are still in use asks for its turn again. No other error has it do so, and
@@ -17,9 +18,7 @@ import (
 func TestCarryInTurn(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	turns := make(chan int, 1) // how many an agent has given when its socket is closed
 	go func() {
 		n := 0

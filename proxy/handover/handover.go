@@ -50,7 +50,7 @@ const DefaultSocket = "/run/psidecar/listeners.sock"
 
 // Kinds of messages.
 const (
-	Hello      = "hello"       // both: Version, Keeps; from the proxy: Mesh, Waits, Yields; from the agent: Owners, Holds, Stays, Turns
+	Hello      = "hello"       // both: Version, Keeps; from the proxy: Mesh, Waits, Yields, On; from the agent: Owners, Holds, Stays, Turns, On
 	Listening  = "listener"    // from the agent, with a descriptor: ID, Job, Cgroup, Netns, Address, Mesh
 	Withdrawn  = "withdrawn"   // from the agent: ID is not used any more
 	Complete   = "complete"    // from the agent: all present listeners have been named
@@ -61,8 +61,10 @@ const (
 	Result     = "result"      // from the agent: Sequence, Error where it failed
 	Refused    = "refused"     // from the agent, which then ends the connection: Error
 	Ping       = "ping"        // from the agent, every second; answered by a Pong
-	Pong       = "pong"        // from the proxy, which is not stuck; Carried
+	Pong       = "pong"        // from the proxy, which is not stuck; Carried, Crowded
 	Full       = "full"        // from the proxy: On, it takes no more connections for now
+	Spares     = "spares"      // from the proxy: On, connections need not come through it unless their link is slow
+	Unneeded   = "unneeded"    // from the proxy: Netns, Address; the connection from there gains nothing by it
 	Called     = "called"      // from the agent: Cgroup, Netns, Job, Name, Wishes; without the last two nothing is called or wished any more
 	LastPush   = "last-push"   // from the agent: Job, Node; a worker has told its scheduler, bypassing the proxy, that it pushes no more
 	Yield      = "yield"       // from the agent: another proxy waits for its turn; end in order
@@ -92,7 +94,7 @@ type Message struct {
 	Netns   uint64         `json:"netns,omitempty"`  // inode of the network namespace
 	Address netip.AddrPort `json:"address,omitzero"` // in that namespace
 	Mesh    bool           `json:"mesh,omitempty"`   // of a listener: for links; of a proxy's Hello: it takes such
-	On      bool           `json:"on,omitempty"`     // of FailClosed: what cannot be redirected fails; of Full
+	On      bool           `json:"on,omitempty"`     // of FailClosed, and of a listener's cgroup: what cannot be redirected fails; of Full; of Spares, and a proxy's Hello, which says the same; of an agent's Hello: it knows Spares and Unneeded
 	Owners  bool           `json:"owners,omitempty"` // of an agent's Hello: it answers Owner
 	Found   bool           `json:"found,omitempty"`  // of an Owner's Result: a process listens there
 	Node    int32          `json:"node,omitempty"`   // id of a node of the Job
@@ -104,6 +106,7 @@ type Message struct {
 	Yields  bool     `json:"yields,omitempty"`  // of a proxy's Hello: it knows Yield
 	Turns   bool     `json:"turns,omitempty"`   // of an agent's Hello: it knows Turn
 	Carried *Carried `json:"carried,omitempty"` // of a Pong; nil: the proxy does not say
+	Crowded uint64   `json:"crowded,omitempty"` // of a Pong: the cgroup whose new connections are to go direct for now; 0: none
 
 	PartKeys bool        `json:"part_keys,omitempty"` // of an agent's Hello: it knows PartKeys
 	Parts    []PartRange `json:"parts,omitempty"`     // at most mostParts
@@ -363,6 +366,7 @@ type Listener struct {
 	Cgroup uint64 // the kernel's number
 	Netns  uint64 // inode of the network namespace in which it listens
 	Mesh   bool   // for links of other proxies, not of a job
+	Closed bool   // connects of the cgroup fail without a proxy: one has asked for that
 }
 
 // newListener makes a listener of a descriptor, which stays the caller's, and verifies that
@@ -391,5 +395,5 @@ func newListener(m Message, file *os.File) (*Listener, error) {
 	if !ok || tcp.Addr().(*net.TCPAddr).AddrPort() != m.Address {
 		return nil, errors.Join(fmt.Errorf("a listener at %s %s, announced for TCP at %s", l.Addr().Network(), l.Addr(), m.Address), l.Close())
 	}
-	return &Listener{tcp, m.ID, m.Job, m.Cgroup, m.Netns, m.Mesh}, nil
+	return &Listener{tcp, m.ID, m.Job, m.Cgroup, m.Netns, m.Mesh, m.On}, nil
 }

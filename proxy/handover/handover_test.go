@@ -16,6 +16,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -23,18 +25,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // pair is two ends of a socket, the second as the kernel's bytes.
 func pair(t testing.TB) (*Conn, *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := require.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(t)
 	var ends [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "pair")
 		c, err := net.FileConn(f)
 		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		ends[i] = c.(*net.UnixConn)
 		t.Cleanup(func() { c.Close() })
 	}
@@ -45,15 +42,9 @@ func openListener(t testing.TB) (*net.TCPListener, *os.File, netip.AddrPort) {
 	t.Helper()
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
-	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(lc.Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
-	f, err := l.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(l.(*net.TCPListener).File())(t)
 	t.Cleanup(func() { f.Close() })
 	return l.(*net.TCPListener), f, l.Addr().(*net.TCPAddr).AddrPort()
 }
@@ -63,23 +54,14 @@ func TestMessages(t *testing.T) {
 	there := NewConn(raw)
 	_, f, at := openListener(t)
 	want := Message{Kind: Listening, ID: 7, Job: "198.18.0.1:9000", Cgroup: 1 << 40, Netns: 4026531840, Address: at}
-	if err := here.Send(want, f); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, here.Send(want, f))
 	got, file, err := there.Receive()
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%+v, %v; want %+v", got, err, want)
 	}
-	l, err := newListener(got, file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(file.Close(), l.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if err := here.Close(); err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(newListener(got, file))(t)
+	require.NoError(t, errors.Join(file.Close(), l.Close()))
+	require.NoError(t, here.Close())
 	if _, _, err := there.Receive(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the end: %v", err)
 	}
@@ -116,9 +98,7 @@ func TestBadMessages(t *testing.T) {
 		})
 	}
 	pipe, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer pipe.Close()
 	defer w.Close()
 	if _, err := newListener(Message{Address: at}, pipe); err == nil || !strings.Contains(err.Error(), "no socket") {
@@ -131,10 +111,7 @@ func TestBadMessages(t *testing.T) {
 
 func openFiles(t testing.TB) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := require.Value(os.ReadDir("/proc/self/fd"))(t)
 	return len(entries)
 }
 
@@ -168,10 +145,7 @@ func FuzzReceive(f *testing.F) {
 // in.
 func agentAt(t *testing.T, socket string) (sessions chan *Conn, stop func()) {
 	t.Helper()
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"}))(t)
 	sessions = make(chan *Conn)
 	done := make(chan struct{})
 	go func() {
@@ -273,9 +247,7 @@ func TestClientServesListenersAsTheAgentSays(t *testing.T) {
 
 func say(t *testing.T, agent *Conn, m Message, f *os.File) {
 	t.Helper()
-	if err := agent.Send(m, f); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, agent.Send(m, f))
 }
 
 // TestClientIsRefused: an agent of another version ends the client, with the
@@ -321,21 +293,13 @@ func TestLocalClient(t *testing.T) {
 	if m, _, err := a.Receive(); err != nil || m.Kind != Hello {
 		t.Fatalf("%+v, %v", m, err)
 	}
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	defer l.Close()
-	file, err := l.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := require.Value(l.(*net.TCPListener).File())(t)
 	defer file.Close()
 	hello := a.Send(Message{Kind: Hello, Version: Version}, nil)
 	address := l.Addr().(*net.TCPAddr).AddrPort()
-	if err := errors.Join(hello, a.Send(Message{Kind: Listening, ID: 1, Address: address}, file)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(hello, a.Send(Message{Kind: Listening, ID: 1, Address: address}, file)))
 	if got := <-served; got != address.String() {
 		t.Errorf("the proxy serves %s, want %s", got, address)
 	}

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy that is about to end takes no listener any more, and its agent hears from it
@@ -55,23 +57,15 @@ func TestLeavesAreToldToTheAgent(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- client.Run(ctx) }()
 	agent := <-sent
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if most, within := client.Holds(); most == 1 && within == 1500*time.Millisecond {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the client does not know what the agent holds")
-		}
-	}
+	require.Eventually(t, "the client knows what the agent holds", func() bool {
+		most, within := client.Holds()
+		return most == 1 && within == 1500*time.Millisecond
+	})
 	stop()
 	_, file, at := openListener(t)
-	if err := agent.Send(Message{Kind: Listening, ID: 3, Address: at}, file); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, agent.Send(Message{Kind: Listening, ID: 3, Address: at}, file))
 	socket, _ := connected(t)
-	if err := client.Leave(7, socket, file); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.Leave(7, socket, file))
 	if p := <-said; p.m.Kind != Keep || p.m.ID != 7 || p.files != 2 {
 		t.Errorf("the agent heard %+v", p)
 	}
@@ -95,14 +89,8 @@ func TestLeavesAreToldToTheAgent(t *testing.T) {
 func connected(t *testing.T) (a, b *net.TCPConn) {
 	t.Helper()
 	l, _, at := openListener(t)
-	dialed, err := net.Dial("tcp", at.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := l.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dialed := require.Value(net.Dial("tcp", at.String()))(t)
+	accepted := require.Value(l.AcceptTCP())(t)
 	t.Cleanup(func() { dialed.Close(); accepted.Close() })
 	return dialed.(*net.TCPConn), accepted
 }
@@ -134,9 +122,7 @@ func TestWhatAnAgentGaveBeforeItsEndIsTaken(t *testing.T) {
 	left, _ := connected(t)
 	say := func(m Message, files ...syscall.Conn) {
 		t.Helper()
-		if err := agent.send(m, files...); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, agent.send(m, files...))
 	}
 	say(Message{Kind: Hello, Version: Version, Keeps: 8, Holds: 1000})
 	say(Message{Kind: Ping})

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // An agent is told of each part key once, in messages that it can receive, and the next one anew. One that does not
@@ -52,17 +54,13 @@ func TestPartKeysAreToldOnce(t *testing.T) {
 		if m := receive(); m.Kind != Hello {
 			t.Fatalf("agent %d is sent a %s first", i, m.Kind)
 		}
-		if err := agent.Send(Message{Kind: Hello, Version: Version, PartKeys: knowing}, nil); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, agent.Send(Message{Kind: Hello, Version: Version, PartKeys: knowing}, nil))
 		told, count := map[toldPart]bool{}, 0
 		for n := range 3 {
 			if n != 1 { // at the second ping nothing is new
 				add(mostParts + n)
 			}
-			if err := agent.Send(Message{Kind: Ping}, nil); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, agent.Send(Message{Kind: Ping}, nil))
 			for pong := false; !pong || knowing && count < len(all[job])+1; {
 				m := receive()
 				switch {

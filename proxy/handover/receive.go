@@ -31,8 +31,11 @@ type Client struct {
 	ended  func(ctx context.Context, job string, node int32) // nil: last pushes are ignored
 	called func(Title)                                       // nil: names and wishes are ignored
 	yield  func()                                            // nil: this proxy does not yield
+	spares func() bool                                       // nil: it cannot be spared
 	// carried returns what the proxy has carried; nil: that is not reported.
 	carried func() (job, far uint64)
+	// crowded returns the cgroup that has its share, 0 if none has; nil: there are no shares.
+	crowded func() uint64
 	// partKeys returns which keys are parts of others, by job; nil: that is not told.
 	partKeys func() map[string][]PartRange
 
@@ -49,6 +52,8 @@ type Client struct {
 	complete     bool                    // this agent has
 	owners       bool                    // this agent answers Owner
 	answersStays bool                    // this agent answers Stays
+	judges       bool                    // this agent knows Spares and Unneeded
+	toldSpares   bool                    // what it was last told about Spares
 	toldParts    map[toldPart]bool       // part keys that this agent knows; nil: it does not know what they are
 	changed      chan struct{}           // full or the kept connections may have changed
 	keeping      keeping
@@ -154,6 +159,7 @@ func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error 
 	if c.keeping.take != nil {
 		hello.Keeps = 1
 	}
+	hello.On = c.spares != nil && c.spares()
 	if err := conn.Send(hello, nil); err != nil {
 		return err
 	}
@@ -173,6 +179,9 @@ func (c *Client) session(ctx, talking context.Context, g *errgroup.Group) error 
 		m.Keeps = 0
 	}
 	c.attach(conn, m)
+	c.mu.Lock()
+	c.judges, c.toldSpares = m.On, hello.On
+	c.mu.Unlock()
 	// Questions without an answer fail at once, and nothing is asked until there is another
 	// agent.
 	defer c.attach(nil, Message{})
@@ -344,6 +353,9 @@ func (c *Client) LastPushes(ended func(ctx context.Context, job string, node int
 // Carried sets a function whose result goes to the agent with each answer to a ping.
 func (c *Client) Carried(carried func() (job, far uint64)) { c.carried = carried }
 
+// Crowded sets a function that returns the cgroup whose connects are to go direct, or 0, likewise.
+func (c *Client) Crowded(crowded func() uint64) { c.crowded = crowded }
+
 // pong answers a ping, if the proxy is alive.
 func (c *Client) pong() error {
 	// Without an answer the agent takes the proxy for stuck, and connects go direct.
@@ -366,6 +378,9 @@ func (c *Client) pong() error {
 	if c.carried != nil {
 		m.Carried = new(Carried)
 		m.Carried.Job, m.Carried.Far = c.carried()
+	}
+	if c.crowded != nil {
+		m.Crowded = c.crowded()
 	}
 	if err := conn.Send(m, nil); err != nil && !hasGone(err) {
 		return err

@@ -6,6 +6,8 @@ import (
 	"net"
 	"path/filepath"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy that replaces another waits until the agent says that it is its turn: for an
@@ -27,16 +29,10 @@ func TestAwaitTurn(t *testing.T) {
 			at := filepath.Join(t.TempDir(), "s")
 			ended := make(chan error, 1)
 			go func() { ended <- AwaitTurn(t.Context(), at) }() // before there is an agent
-			l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: at, Net: "unixpacket"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := require.Value(net.ListenUnix("unixpacket", &net.UnixAddr{Name: at, Net: "unixpacket"}))(t)
 			defer l.Close()
 			for _, says := range c.agents {
-				raw, err := l.AcceptUnix()
-				if err != nil {
-					t.Fatal(err)
-				}
+				raw := require.Value(l.AcceptUnix())(t)
 				conn := NewConn(raw)
 				if m, _, err := conn.Receive(); err != nil || m.Kind != Hello || !m.Waits {
 					t.Errorf("the proxy says %+v, %v", m, err)

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // A worker that ends leaves requests in flight, in a job without PS_RESEND for good: a move of
@@ -75,17 +75,37 @@ func (x *job) endFlight(c *requests) {
 }
 
 // abandonReplaced abandons the requests of this host's workers that a recovery's table has at
-// another address. It is called before the table is learned, whichever node it is on its way to:
+// another address, and forgets nodes that it has on another host. It is called before the table is learned, whichever node it is on its way to:
 // afterwards connections of servers to the new process join, and would bring it what is for the old
 // one. The new process's own table may come later. The caller holds jobs.mu.
 func (x *job) abandonReplaced(t *pslite.Table) {
 	for _, n := range t.Nodes() {
 		role, _, ok := pslite.Rank(n.ID)
-		same := func(o pslite.Node) bool { return o.ID == n.ID && o.Hostname == n.Hostname && o.Port == n.Port }
-		if ok && role == pslite.Worker && n.IsRecovery && x.isLocal(n.ID) && !slices.ContainsFunc(x.nodes.Nodes(), same) {
+		all := x.nodes.Nodes()
+		at := slices.IndexFunc(all, func(o pslite.Node) bool { return o.ID == n.ID })
+		if !ok || !n.IsRecovery || at < 0 || !x.isLocal(n.ID) || all[at].Hostname == n.Hostname && all[at].Port == n.Port {
+			continue
+		}
+		if role == pslite.Worker {
 			x.abandonWorker(n.ID, true)
 		}
+		if siteName(all[at]) != siteName(n) {
+			x.removeLocal(n.ID)
+		}
 	}
+}
+
+// removeLocal notes that a node's place was taken by a process on another host. A process here that
+// has it again says so by its own table.
+func (x *job) removeLocal(id int32) {
+	x.locked(func() error {
+		delete(x.local, id)
+		if n := x.router.RemoveWorker(id); n > 0 {
+			x.unsettle()
+		}
+		x.jobs.log.Info("a node was restarted on another host", "job", x.name, "node", id)
+		return nil
+	})
 }
 
 // abandonWorker abandons all requests of a worker that another process has replaced, and drops the

@@ -2,12 +2,14 @@ package jobs
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A worker ends with a request in flight: it ends with the connection, and its key moves once what
@@ -104,9 +106,7 @@ func TestAWorkerThatCameBackHasAskedNothing(t *testing.T) {
 			x.router.Hold(route.Batch{Mover: "10.0.0.9", Number: 1}, []plan.Keys{plan.One(7)})
 			return nil
 		})
-		if err := x.takeRequest(worker, messageOf(2, true, []uint64{7}, []float32{1}), pslite.DMLC); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, x.takeRequest(worker, messageOf(2, true, []uint64{7}, []float32{1}), pslite.DMLC))
 		p := pair{pslite.WorkerID(0), 0}
 		x.mu.Lock()
 		say(x, x.up, x.pendingUp, p, []byte("asked"))
@@ -121,6 +121,48 @@ func TestAWorkerThatCameBackHasAskedNothing(t *testing.T) {
 		}
 		if s := x.state(); c.gone && (s.Abandoned["worker_restarted"] != 2 || s.Lost != 2) {
 			t.Errorf("%s came back: %v requests, %d messages are counted", c.name, s.Abandoned, s.Lost)
+		}
+	}
+}
+
+// A worker was restarted on another host: this one no longer waits for its requests or its connections, and does again when
+// a process here has its place.
+func TestAWorkerCameBackElsewhere(t *testing.T) {
+	for _, resend := range []bool{false, true} {
+		j := jobsIn(t, t.TempDir())
+		server := netip.MustParseAddrPort("10.0.0.1:9001")
+		tell := func(to netip.AddrPort, nodes ...pslite.Node) {
+			var table pslite.Meta
+			table.Control.Cmd, table.Control.Nodes = pslite.AddNode, nodes
+			j.takeNodeTable(&table, to, testRun, Scope{})
+		}
+		all := []pslite.Node{
+			{ID: pslite.SchedulerID, Hostname: "10.0.0.2", Port: 9000},
+			{ID: pslite.ServerID(0), Hostname: "10.0.0.1", Port: 9001},
+			{ID: pslite.WorkerID(0), Hostname: "10.0.0.1", Port: 9002},
+		}
+		tell(server, all...)
+		tell(netip.MustParseAddrPort("10.0.0.1:9002"), all...)
+		x := j.named("10.0.0.2:9000", testRun)
+		if x == nil {
+			t.Fatal("the job is not known")
+		}
+		t.Cleanup(x.close)
+		if resend {
+			x.router.UseResend()
+		}
+		worker := &requests{jobs: j, job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
+		if passes, err := x.request(worker, messageOf(1, true, []uint64{7}, []float32{1}), pslite.DMLC); !passes || err != nil {
+			t.Fatalf("a request passes: %v, %v", passes, err)
+		}
+		tell(server, pslite.Node{ID: pslite.WorkerID(0), Hostname: "10.0.0.3", Port: 9002, IsRecovery: true})
+		if got := x.router.Workers(); len(got) > 0 || len(x.router.UnderWay()) > 0 || !slices.Equal(x.otherNames(), []string{"10.0.0.3"}) {
+			t.Errorf("resend %v: this host has workers %v, waits for %v, and other hosts with workers are %v", resend, got, x.router.UnderWay(), x.otherNames())
+		}
+		all[2].Port, all[2].IsRecovery = 9003, true
+		tell(netip.MustParseAddrPort("10.0.0.1:9003"), all...)
+		if got := x.router.Workers(); !slices.Equal(got, []int32{pslite.WorkerID(0)}) || len(x.otherNames()) > 0 {
+			t.Errorf("resend %v: the worker is back, but this host has workers %v, and other hosts with workers are %v", resend, got, x.otherNames())
 		}
 	}
 }
@@ -194,11 +236,9 @@ func TestPushesOfMovesEndWithTheirConnection(t *testing.T) {
 	}
 	value := messageOf(onlyMessage(t, all[0].queue).Meta.Timestamp, false, []uint64{7}, []float32{5})
 	value.Meta.Request = false
-	if err := x.takeAnswer(&answers{job: x, sender: pslite.ServerID(0), peer: pslite.WorkerID(0)}, value, pslite.DMLC); err != nil {
-		t.Fatal(err)
-	}
-	if len(all[1].queue) != 2 || x.settles() {
-		t.Fatalf("%d messages for the new owner, want a push and a pull; settles: %v", len(all[1].queue), x.settles())
+	require.NoError(t, x.takeAnswer(&answers{job: x, sender: pslite.ServerID(0), peer: pslite.WorkerID(0)}, value, pslite.DMLC))
+	if len(all[1].queue) != 1 || x.settles() {
+		t.Fatalf("%d messages for the new owner, want a push; settles: %v", len(all[1].queue), x.settles())
 	}
 	all[1].Close()
 	if x.site.Moving() > 0 || !x.settles() || len(x.router.Holds()) > 0 {

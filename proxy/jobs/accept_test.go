@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // proxyAt is the proxy of one host.
@@ -107,9 +109,7 @@ func TestTableOfTheNextRunAfterAKill(t *testing.T) {
 	dir := t.TempDir()
 	j := jobsIn(t, dir)
 	dialFrom(t, j, schedulerAt, mine)
-	if err := tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")))
 	before := j.named("10.0.0.1:9000", testRun)
 	if before == nil {
 		t.Fatal("the first run is not known")
@@ -118,9 +118,7 @@ func TestTableOfTheNextRunAfterAKill(t *testing.T) {
 	before.close()
 
 	j = jobsIn(t, dir)
-	if err := j.remember(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, j.remember())
 	t.Cleanup(func() {
 		for _, x := range j.allJobs() {
 			x.close()
@@ -131,9 +129,7 @@ func TestTableOfTheNextRunAfterAKill(t *testing.T) {
 	if err := tell(t, j, next, workerAt, others, proxyAt("10.0.0.1")); err != nil || j.Refused()["table"] != 1 {
 		t.Errorf("another scope's: %v, %d refused", err, j.Refused()["table"])
 	}
-	if err := tell(t, j, next, workerAt, mine, proxyAt("10.0.0.1")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tell(t, j, next, workerAt, mine, proxyAt("10.0.0.1")))
 	server := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.2"), uint16(next.Meta.Control.Nodes[2].Port))
 	if x, _ := j.findJob(server, mine, nil); x == nil || x.resumed {
 		t.Errorf("the next run is not known: %+v", x)
@@ -201,9 +197,7 @@ func TestScopesOfOneJob(t *testing.T) {
 	server := tableOf(9001, 2)
 	server.Meta.Control.Nodes[2].Hostname = "10.0.0.9"
 	for at, s := range map[netip.AddrPort]Scope{workerAt: mine, netip.MustParseAddrPort("10.0.0.9:9100"): others} {
-		if err := tell(t, j, server, at, s, proxyAt("10.0.0.1")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, tell(t, j, server, at, s, proxyAt("10.0.0.1")))
 	}
 	all := j.allJobs()
 	if len(all) != 1 || !all[0].scopes[mine] || !all[0].scopes[others] || len(all[0].local) != 2 {
@@ -218,9 +212,7 @@ func TestAnswersComeFromTheirServer(t *testing.T) {
 	for from, refused := range map[proxyAt]bool{"10.0.0.2": false, "10.0.0.66": true} {
 		j := jobsIn(t, t.TempDir())
 		dialFrom(t, j, schedulerAt, mine)
-		if err := tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")))
 		x := j.allJobs()[0]
 		t.Cleanup(x.close)
 		c := j.inbound(workerAt, mine, from)
@@ -256,9 +248,7 @@ func TestProcessesSpeakForThemselves(t *testing.T) {
 		}
 	}
 	dialFrom(t, j, schedulerAt, mine)
-	if err := tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tell(t, j, tableOf(9001, 2), workerAt, mine, proxyAt("10.0.0.1")))
 	x := j.allJobs()[0]
 	t.Cleanup(x.close)
 	var push pslite.Message
@@ -293,14 +283,10 @@ func TestRecoveriesAreTheSchedulersToTell(t *testing.T) {
 		return c
 	}
 	whole := link(workerAt, mine)
-	if _, err := whole.inspect(tableOf(9001, 2), pslite.DMLC); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(whole.inspect(tableOf(9001, 2), pslite.DMLC))(t)
 	again := tableOf(9555, 2)
 	again.Meta.Control.Nodes[1].IsRecovery = true
-	if _, err := link(cameBackAt, mine).inspect(again, pslite.DMLC); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(link(cameBackAt, mine).inspect(again, pslite.DMLC))(t)
 	var partial pslite.Message
 	partial.Meta.Control.Cmd = pslite.AddNode
 	partial.Meta.Control.Nodes = []pslite.Node{{ID: pslite.ServerID(0), Hostname: "10.0.0.66", Port: 6666, IsRecovery: true}}
@@ -381,7 +367,13 @@ func TestJobsAreBounded(t *testing.T) {
 		t.Errorf("%d jobs are counted as refused, want 10", n)
 	}
 	victim := j.allJobs()[0]
-	victim.inUse = victim.inUse.Add(-2 * unusedAfter)
+	// Its processes may come back, and must find where its keys are.
+	victim.inUse, victim.displaced = victim.inUse.Add(-2*unusedAfter), true
+	add(1000, mine)
+	if _, err := os.Stat(victim.dir); err != nil || victim.ended.Load() {
+		t.Errorf("a job that is over here, with displaced keys, is gone: %t, %v", victim.ended.Load(), err)
+	}
+	victim.displaced = false
 	add(1000, mine)
 	if n := len(j.allJobs()); n != maxJobsOfScope || !victim.ended.Load() {
 		t.Errorf("%d jobs are known, and the one that was over is gone: %v", n, victim.ended.Load())

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Bounds on jobs and nodes. Node tables come from processes, so their claims must not grow memory
@@ -22,18 +22,21 @@ const (
 
 // makeRoom makes sure that one more job of a scope, with this table, stays within the bounds. It
 // drops jobs that are over, longest first: the scope's own where the scope is at its bound, so that
-// it cannot evict those of other tenants, and anybody's where the host is. An error means that none
-// could be dropped. The caller holds j.mu.
+// it cannot evict those of other tenants, and anybody's where the host is. One whose keys may be
+// displaced may go on elsewhere, and its processes come back here: it stays as in forgetEnded. An
+// error means that none could be dropped. The caller holds j.mu.
 func (j *Jobs) makeRoom(s Scope, t *pslite.Table) error {
 	if n := len(t.Nodes()); n > maxNodes {
 		return fmt.Errorf("%d nodes, at most %d are possible", n, maxNodes)
 	}
+	now := time.Now()
 	for {
 		of, nodes := 0, 0
 		var mine, anyones *job // over the longest
 		var mineSince, anyonesSince time.Time
 		for _, x := range j.jobs {
 			since, over := x.overSince()
+			over = over && (!x.mayHaveDisplaced() || x.overForLong(now))
 			if over && (anyones == nil || since.Before(anyonesSince)) {
 				anyones, anyonesSince = x, since
 			}
@@ -56,7 +59,7 @@ func (j *Jobs) makeRoom(s Scope, t *pslite.Table) error {
 			return nil
 		}
 		if victim == nil {
-			return fmt.Errorf("%d jobs with %d nodes are running in %s, %d on this host", of, nodes, s, len(j.jobs))
+			return fmt.Errorf("%d jobs with %d nodes are in %s, %d on this host: end some, and bring the keys of those that have ended home (psidecar restore) or wait %v", of, nodes, s, len(j.jobs), forgetAfter)
 		}
 		j.drop(victim)
 	}

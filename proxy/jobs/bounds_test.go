@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A job is dropped twice, the second time because it has been over for long: the job that took its
@@ -16,12 +18,8 @@ func TestAJobIsDroppedOnce(t *testing.T) {
 	j.drop(x)
 	j.mu.Unlock()
 	file := filepath.Join(x.dir, jobFile)
-	if err := os.MkdirAll(x.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(x.dir, 0o700))
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	x.inUse = time.Now().Add(-2 * forgetAfter)
 	j.dropEnded(x, time.Now())
 	if _, err := os.Stat(file); err != nil {

@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // carried is a connection that a relay carries past a line.
@@ -58,12 +59,8 @@ func (c *carried) run(t *testing.T) *carried {
 func (c *carried) end(t *testing.T) {
 	t.Helper()
 	for _, halves := range [][2]*net.TCPConn{{c.process, c.far}, {c.far, c.process}} {
-		if err := halves[0].CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.Copy(io.Discard, halves[1]); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, halves[0].CloseWrite())
+		require.Value(io.Copy(io.Discard, halves[1]))(t)
 	}
 	<-c.ended
 }
@@ -81,9 +78,7 @@ func expect(t *testing.T, from net.Conn, what string, want []byte) {
 // sayTo writes.
 func sayTo(t *testing.T, to net.Conn, b []byte) {
 	t.Helper()
-	if _, err := to.Write(b); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(to.Write(b))(t)
 }
 
 // plainCodec leaves all messages as they are. With it a connection can change links.
@@ -154,10 +149,7 @@ func passed(t *testing.T, line *requests, said []byte) []byte {
 		c.process.Write(said)
 		c.process.CloseWrite()
 	}()
-	got, err := io.ReadAll(c.far)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := require.Value(io.ReadAll(c.far))(t)
 	return got
 }
 

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/route"
 )
@@ -30,8 +30,6 @@ func (x *job) enqueueOut(o *route.Out) {
 	// returns.
 	p, message := pair{o.Worker, o.Server}, appendMessage(nil, o.Frames)
 	switch {
-	case !o.ToWorker && int(o.Server) >= x.servers:
-		x.enqueueSpare(p.worker, p.server, message, o.Again)
 	case !o.ToWorker:
 		say(x, x.up, x.pendingUp, p, message)
 		if !x.fullUp[p] && full(x.up, x.pendingUp, p) {
@@ -211,6 +209,7 @@ func (x *job) request(c *requests, m *pslite.Message, d pslite.Dialect) (passes 
 		}
 		x.worker(c.sender)
 		passes = x.router.Request(c.sender, rankOf(c.peer), &m.Meta, m.Keys(), d)
+		x.keepUses()
 		if !passes && !c.ended && x.crowded(pair{c.sender, rankOf(c.peer)}) {
 			x.heldUp[c] = true
 			return errLater

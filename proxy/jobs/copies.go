@@ -27,6 +27,7 @@ func (p *plans) beginCopies() {
 		}
 	}
 	clear(p.tables)
+	p.watches++
 }
 
 // copyOf returns the complete copy of a run's table, or nil.

@@ -8,7 +8,6 @@ import "github.com/psidecar/psidecar/proxy/route"
 //     known yet;
 //   - a queue of the worker's messages to any server is full: a link is slow, or a connection is
 //     missing;
-//   - as much is on its way to a spare server as may;
 //   - a queue of answers to the worker is full: it does not read;
 //   - as many of its requests are split and not answered as may.
 //
@@ -36,7 +35,7 @@ func (x *job) crowded(p pair) bool {
 		x.crowds[p] = true
 		return true
 	}
-	return anyFull(x.fullUp, x.up, x.pendingUp, p.worker) || x.sparesFull() || !x.router.Resend() && anyFull(x.fullDown, x.down, x.pendingDown, p.worker)
+	return anyFull(x.fullUp, x.up, x.pendingUp, p.worker) || !x.router.Resend() && anyFull(x.fullDown, x.down, x.pendingDown, p.worker)
 }
 
 // hasRoom reports whether the router has less than a part of what it may have of a worker's

@@ -7,9 +7,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // pushOf is a push of one key, as it comes from a process.
@@ -41,9 +42,7 @@ func (l *wholeLine) readTimestamps(t *testing.T) (all []int32) {
 	}
 	for i := 0; i < len(frames); i += 3 {
 		var m pslite.Meta
-		if err := m.Decode(frames[i], pslite.DMLC); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, m.Decode(frames[i], pslite.DMLC))
 		all = append(all, m.Timestamp)
 	}
 	return all
@@ -144,9 +143,7 @@ func TestUnreadAnswersHoldUp(t *testing.T) {
 	if passes, err := x.request(worker, messageOf(2, true, []uint64{8}, []float32{1}), pslite.DMLC); !passes || err != nil {
 		t.Errorf("a request that needs no answer of the router: %v, %v", passes, err)
 	}
-	if _, err := io.ReadFull(carry(t, c, true).process, make([]byte, mostQueued*len(appendMessage(nil, [][]byte{message})))); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(io.ReadFull(carry(t, c, true).process, make([]byte, mostQueued*len(appendMessage(nil, [][]byte{message})))))(t)
 	awaitState(t, x, "woken", func() bool { return len(x.heldUp) == 0 })
 	if err := ask(); err != nil {
 		t.Errorf("when they are read: %v", err)
@@ -190,9 +187,7 @@ func TestSplitRequestsInFlightHoldUp(t *testing.T) {
 		}
 		m := messageOf(own, true, nil, nil)
 		m.Meta.Request, m.Data = false, nil
-		if err := x.takeAnswer(server, m, pslite.DMLC); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, x.takeAnswer(server, m, pslite.DMLC))
 		clear(x.pendingDown)
 	}
 	if len(x.heldUp) > 0 {

@@ -18,7 +18,8 @@ import (
 
 // folder is the state folder:
 //
-//	boot                  the host's boot in which the rest was written
+//	boot                  the host's boot in which the rest was written; its time is when a proxy
+//	                      ran last
 //	reserve               room for the end, see reserve
 //	DIGEST.run            a scheduler of this host, see scheduler
 //	DIGEST/job.json       a job, see saved; job-copy.json is its copy
@@ -37,6 +38,8 @@ type folder struct {
 	space ledger.Space // of ledgers; bounds them together
 
 	damaged atomic.Uint64 // files and folders found damaged
+	ran     time.Time     // what ranUntil noted last; only Jobs.Run calls it
+	empty   atomic.Bool   // there were no jobs, and there have been none since
 
 	mu   sync.Mutex // guards lost
 	lost []lostJob
@@ -97,6 +100,44 @@ func (f *folder) keepReserve() {
 // giveReserve removes the reserve.
 func (f *folder) giveReserve() error { return os.Remove(filepath.Join(f.dir, reserveFile)) }
 
+// Left reports whether a proxy before this one has left, in a state folder, a job whose keys may be
+// displaced. Its requests have to be routed or refused, whatever this proxy is started for. A folder
+// that does not exist has none.
+func Left(dir string) bool {
+	f := folder{dir: dir}
+	paths, err := f.jobs()
+	if err != nil || f.rebooted() {
+		return false
+	}
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil || f.isOld(path, info) {
+			continue
+		}
+		s, _, err := readSaved(filepath.Join(path, jobFile))
+		if err != nil {
+			s, _, err = readSaved(filepath.Join(path, jobCopy))
+		}
+		// Of a damaged one nobody knows.
+		if s.Displaced || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
+}
+
+// rebooted reports whether it is certain that the host has booted since the folder was written. Only
+// a good file that names another boot says so. Without one, as after an upgrade from a version that
+// wrote none, the files' age decides in tidy.
+func (f *folder) rebooted() bool {
+	now, err := os.ReadFile(bootID)
+	if err != nil {
+		return false
+	}
+	before, err := os.ReadFile(filepath.Join(f.dir, bootFile))
+	return err == nil && len(before) == len(now) && string(before) != string(now)
+}
+
 // clearAfterBoot removes jobs' folders from before the host's boot: the processes of those jobs
 // ended with it.
 func (f *folder) clearAfterBoot() {
@@ -110,9 +151,7 @@ func (f *folder) clearAfterBoot() {
 	if err == nil && string(before) == string(now) {
 		return
 	}
-	// Only where a good file names another boot is it certain that the jobs are over. Without one,
-	// as after an upgrade from a version that wrote none, the files' age decides in tidy.
-	if err == nil && len(before) == len(now) {
+	if f.rebooted() {
 		entries, err := os.ReadDir(f.dir)
 		for _, e := range entries {
 			if e.IsDir() {
@@ -149,7 +188,7 @@ func (f *folder) tidy() error {
 			continue
 		case strings.HasPrefix(e.Name(), ".") && !strings.HasPrefix(e.Name(), aside):
 			continue // not a job's
-		case time.Since(lastTouched(path, info)) > forgetAfter:
+		case f.isOld(path, info):
 			f.removePath(path)
 		// The error that was found is in the log of the proxy that found it; here only the fact is
 		// left.
@@ -172,6 +211,27 @@ func (f *folder) tidy() error {
 func (f *folder) removePath(path string) {
 	if err := os.RemoveAll(path); err != nil {
 		f.log.Warn("removing the state of an old job", "folder", path, "error", err)
+	}
+}
+
+// isOld reports whether nothing has touched a job's folder for forgetAfter. Only time in which a
+// proxy ran counts: without one nothing is touched, however long that lasts, and jobs wait for it.
+func (f *folder) isOld(path string, info fs.FileInfo) bool {
+	ran := time.Now()
+	if boot, err := os.Stat(filepath.Join(f.dir, bootFile)); err == nil {
+		ran = boot.ModTime()
+	}
+	return ran.Sub(lastTouched(path, info)) > forgetAfter
+}
+
+// ranUntil notes that a proxy still runs.
+func (f *folder) ranUntil(now time.Time) {
+	if now.Sub(f.ran).Abs() < forgetAfter/24 {
+		return
+	}
+	f.ran = now
+	if err := os.Chtimes(filepath.Join(f.dir, bootFile), now, now); err != nil {
+		f.log.Debug("noting that the proxy runs", "folder", f.dir, "error", err)
 	}
 }
 
@@ -230,6 +290,22 @@ func (f *folder) lose(path string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lost = append(f.lost, lostJob{to, err})
+}
+
+// missJobs notes that there must have been jobs whose folders are not there.
+func (f *folder) missJobs(why error) {
+	if !f.empty.CompareAndSwap(true, false) {
+		return
+	}
+	path := filepath.Join(f.dir, aside+"missing")
+	f.damaged.Add(1)
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		f.log.Warn("noting that jobs are missing", "folder", path, "error", err)
+	}
+	f.log.Error("the state of jobs is missing: workers' connections to servers of unknown jobs fail, because their keys may be displaced; restart those jobs and remove the directory", "folder", path, "error", why)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lost = append(f.lost, lostJob{path, why})
 }
 
 // setAside moves a damaged file of a job out of the way, replacing one that was set aside before.

@@ -3,7 +3,7 @@ package jobs
 import (
 	"fmt"
 
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 )
 
 // appendMessage appends frames as a ZMTP message.

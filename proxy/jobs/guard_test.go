@@ -6,6 +6,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // heard is a [Guard] that records the needs.
@@ -67,9 +68,7 @@ func TestARememberedJobIsGuarded(t *testing.T) {
 	h := &heard{t, map[string]bool{}, time.Time{}}
 	before := oneJob(t, Options{Guard: h, Planner: "127.0.0.1:1"})
 	before.displaced = true
-	if err := before.save(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, before.save())
 	x := remembered(t, before, before.jobs.opts)
 	x.inUse = time.Now().Add(-time.Hour)
 	if x.guard(); !h.needs[x.runName()] {

@@ -6,10 +6,10 @@ import (
 	"io"
 	"slices"
 	"testing"
-	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // greetingOf is what a node says before messages.
@@ -60,9 +60,7 @@ func TestLinkEndsWhileMessagesAreWritten(t *testing.T) {
 	line := jobsIn(t, t.TempDir()).inbound(workerAt, Scope{}, nil)
 	c := carry(t, line, false)
 	// What is written must not fit into the buffers.
-	if err := errors.Join(c.conn.Job.(interface{ SetWriteBuffer(int) error }).SetWriteBuffer(1<<16), c.process.SetReadBuffer(1<<16)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(c.conn.Job.(interface{ SetWriteBuffer(int) error }).SetWriteBuffer(1<<16), c.process.SetReadBuffer(1<<16)))
 	sayTo(t, c.process, greetingOf("ROUTER", ""))
 	expect(t, c.far, "a greeting", greetingOf("ROUTER", ""))
 	message := appendMessage(nil, [][]byte{(&pslite.Meta{Head: 7, Body: []byte("hello")}).Append(nil, pslite.DMLC)})
@@ -72,11 +70,7 @@ func TestLinkEndsWhileMessagesAreWritten(t *testing.T) {
 		_, err := c.far.Write(said)
 		written <- errors.Join(err, c.far.CloseWrite())
 	}()
-	for end := time.Now().Add(time.Minute); c.conn.ToJob.Counts().In == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nothing comes over the link")
-		}
-	}
+	require.Eventually(t, "something comes over the link", func() bool { return c.conn.ToJob.Counts().In > 0 })
 	line.enqueue(message)
 	got, err := io.ReadAll(c.process)
 	if want := len(said) + len(message); err != nil || len(got) != want {

@@ -3,8 +3,10 @@ package jobs
 import (
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/route"
 )
 
 // maxHeld bounds the ranges of keys of a job that are held, as other hosts ask. It is far above
@@ -50,10 +52,18 @@ func (x *job) declines(l *letter) loss {
 	if x.failed != nil { // it does not know what it has held
 		return letterState
 	}
-	x.heard[l.from] = true
+	if l.message.App == untold {
+		// It cannot make keys move, but what it holds, or moves itself, counts.
+		if l.message.Kind == migrate.Quiet {
+			return letterVersions
+		}
+		l.message.App = pslite.Empty
+	} else if tellsApp(l.message.Kind) {
+		x.heard[l.from] = true
+	}
 	x.see(l.store, l.version, nil)
-	if x.misplaces(&l.message) {
-		return letterPlaces
+	if !x.ownsIn(&l.message) {
+		return letterOwner
 	}
 	if !holds(&l.message) {
 		return ""
@@ -63,6 +73,7 @@ func (x *job) declines(l *letter) loss {
 	if x.holdsWith(&l.message) > maxHeld {
 		return letterHolds
 	}
+	x.router.MoveApp(l.message.App)
 	// From the first hold on keys may be displaced, and that must be on disk before this host
 	// answers that it is quiet: the mover relies on the hold.
 	if err := x.mayBeDisplaced(); err != nil {
@@ -71,6 +82,18 @@ func (x *job) declines(l *letter) loss {
 	}
 	x.router.SetCarried(x.carried() == nil)
 	return ""
+}
+
+// ownsIn reports whether the owner that a message names is one of this job. Another version may know
+// owners that this one would look for in the wrong places.
+func (x *job) ownsIn(m *migrate.Message) bool {
+	switch m.Kind {
+	case migrate.Hold:
+		return m.Owner == 0 || plan.Owns(m.Owner, x.servers)
+	case migrate.Release:
+		return m.Owner == route.Unchanged || plan.Owns(m.Owner, x.servers)
+	}
+	return true
 }
 
 // holds reports whether a message may have this host hold keys.

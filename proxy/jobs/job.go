@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/ledger"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -101,6 +101,9 @@ type job struct {
 	gone             bool
 	seen             seen
 	saved            string  // seen.store as it is on disk
+	savedApp         int32   // likewise, the app whose keys move
+	savedUses        int     // likewise, the version of the router's uses
+	stays            error   // why keys did not move lately that never will, as the job uses them; nil: no such reason
 	used             bool    // it has connections here, as last reported to the planner
 	toldMoves        []int32 // the servers whose moves this host makes, as last reported; nil: nothing was
 	lookedMoves      time.Time
@@ -113,7 +116,6 @@ type job struct {
 	gathers          *time.Timer // calls endGathers; nil until a request was gathered for the first time
 	gathering        bool        // gathers is running
 	parting          parting
-	spares           spares
 	movers
 }
 
@@ -135,7 +137,7 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 		fmt.Fprintln(sum, n.ID, n.Hostname, n.Port)
 	}
 	x := &job{
-		jobs: j, name: name, run: run, nodes: nodes, servers: servers, learned: time.Now(), inUse: time.Now(),
+		jobs: j, name: name, run: run, nodes: nodes, servers: servers, savedApp: pslite.Empty, learned: time.Now(), inUse: time.Now(),
 		dir:     filepath.Join(j.opts.Dir, hex.EncodeToString(sum.Sum(nil)[:8])),
 		ledgers: map[int32]*ledger.Ledger{}, local: map[int32]bool{},
 		scopes: map[Scope]bool{}, open: map[waiter]bool{}, heard: map[string]bool{},
@@ -151,9 +153,6 @@ func (j *Jobs) newJob(name string, run plan.Run, nodes pslite.Table, servers int
 	x.router = route.New(table)
 	x.router.Pace(x.pace.again)
 	x.router.SetFollower(follower{x})
-	if j.opts.Spare {
-		x.setSpare(spareHosts(&nodes))
-	}
 	x.router.Gather()
 	return x, err
 }
@@ -223,18 +222,35 @@ func (x *job) makeSite() {
 		keys, ranges := x.router.Table().Displaced()
 		x.jobs.log.Info("job started", "job", x.name, "run", x.run, "servers", x.servers, "displaced_keys", keys, "displaced_ranges", ranges)
 	}
+	x.renameSite()
 	x.site.SetOthers(x.otherNames())
+}
+
+// renameSite makes another site where the first nodes here were no workers, and the first worker has another address: the
+// hosts of other workers know this one by its workers' addresses. Without a worker the site has moved and held nothing.
+func (x *job) renameSite() {
+	names := x.names()
+	if slices.Contains(names, x.site.Name()) || x.site.Moving() > 0 || len(x.router.Holds()) > 0 {
+		return
+	}
+	joins := x.site.Joining() != nil
+	x.site = migrate.New(names[0], x.router, uint64(time.Now().UnixNano()))
+	x.site.SetOthers(x.otherNames())
+	if joins {
+		x.site.Join()
+	}
 }
 
 // addWorker opens a worker's ledger and adds the worker to the router. Ids of other roles are
 // ignored.
 func (x *job) addWorker(id int32) {
-	if role, _, ok := pslite.Rank(id); !ok || role != pslite.Worker || x.ledgers[id] != nil {
+	if role, _, ok := pslite.Rank(id); !ok || role != pslite.Worker {
 		return
 	}
-	l := x.openLedger(id)
-	x.ledgers[id] = l
-	x.router.AddWorker(id, l)
+	if x.ledgers[id] == nil {
+		x.ledgers[id] = x.openLedger(id)
+	}
+	x.router.AddWorker(id, x.ledgers[id])
 }
 
 // locked runs f, which may use router and site, under x.mu, and then carries out what they ask for.
@@ -314,7 +330,6 @@ func (x *job) tick() {
 		// A job that is over has nobody to answer its repetitions; they would go on forever.
 		if x.over(now) {
 			x.settleOver()
-			x.restSpares(now)
 			return nil
 		}
 		// Whether connections are missing matters only while something is held, or until the job
@@ -330,7 +345,6 @@ func (x *job) tick() {
 		x.wakeHeldUp()
 		x.site.Repeat()
 		x.expire(now)
-		x.askSpares()
 		x.beginParts(now)
 		x.beginMoves()
 		x.settleAdding()
@@ -381,7 +395,6 @@ func (x *job) close() {
 		}
 	}
 	clear(x.ledgers)
-	x.closeSpares()
 	// The router must not write to a journal whose file is closed.
 	if x.journal != nil {
 		x.router.Keep(nil)

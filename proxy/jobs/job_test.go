@@ -6,10 +6,11 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // oneJob returns a job of a scheduler, two servers and a worker, which is local.
@@ -22,10 +23,7 @@ func oneJob(t *testing.T, o Options) *job {
 func jobIn(t *testing.T, dir string, o Options) *job {
 	t.Helper()
 	o.Dir, o.Log = dir, cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	j, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(New(o))(t)
 	var m pslite.Meta
 	m.Control.Cmd = pslite.AddNode
 	for i, id := range []int32{pslite.SchedulerID, pslite.ServerID(0), pslite.ServerID(1), pslite.WorkerID(0)} {
@@ -33,15 +31,35 @@ func jobIn(t *testing.T, dir string, o Options) *job {
 	}
 	var nodes pslite.Table
 	nodes.Learn(&m)
-	x, err := j.newJob("10.0.0.1:9000", testRun, nodes, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	x := require.Value(j.newJob("10.0.0.1:9000", testRun, nodes, 2))(t)
 	j.register(x)
 	x.seen.store = "a store"
 	x.addLocal(pslite.WorkerID(0))
 	t.Cleanup(x.close)
 	return x
+}
+
+// Other hosts know a host by the addresses of its workers, also where a server of another address was there first, as
+// pods on one node have.
+func TestASiteIsNamedByAWorker(t *testing.T) {
+	j := require.Value(New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}))(t)
+	var m pslite.Meta
+	m.Control.Cmd = pslite.AddNode
+	for id, host := range map[int32]string{pslite.SchedulerID: "10.0.0.1", pslite.ServerID(0): "10.0.0.2", pslite.WorkerID(0): "10.0.0.3", pslite.WorkerID(1): "10.0.0.4"} {
+		m.Control.Nodes = append(m.Control.Nodes, pslite.Node{ID: id, Hostname: host, Port: 9000 + id})
+	}
+	var nodes pslite.Table
+	nodes.Learn(&m)
+	x := require.Value(j.newJob("10.0.0.1:9001", testRun, nodes, 1))(t)
+	j.register(x)
+	t.Cleanup(x.close)
+	x.addLocal(pslite.ServerID(0))
+	for _, id := range []int32{pslite.WorkerID(1), pslite.WorkerID(0)} {
+		x.addLocal(id)
+		if got := x.site.Name(); got != "10.0.0.4" || !x.router.Ready() {
+			t.Errorf("with worker %d here the site is %s, its router open: %v", id, got, x.router.Ready())
+		}
+	}
 }
 
 // Requests of BytePS, whose answers take the same connection, pass as long as

@@ -66,16 +66,14 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/spare"
 )
 
 // Options configure a [Jobs].
@@ -100,18 +98,6 @@ type Options struct {
 	Probe   bool
 	// Parts is the number of parts into which large values are divided, AutoParts, or 0 for none.
 	Parts int
-	// Spare means that hosts without a server hold parts of large values: see spare.go.
-	Spare bool
-	// SpareLimit bounds the bytes that this host holds of one job; 0: only its disk does.
-	SpareLimit int64
-	// SpareWait is how long a request to a spare server waits for those of the host's other workers.
-	SpareWait time.Duration
-	// SpareKeep bounds the bytes of values that spare servers have sent and that are kept here, so that they can leave
-	// them out of answers to this host's other workers; 0: none are kept.
-	SpareKeep int64
-	// DialSpare connects to the spare server that hello asks the proxy of that host for, with
-	// SpareServer there.
-	DialSpare func(ctx context.Context, host netip.Addr, hello []byte) (spare.Link, error)
 	// Owner returns the cgroup of the process that listens at an address of this host; see
 	// [proxy.Reach]. nil: there is no agent to ask.
 	Owner func(ctx context.Context, netns uint64, at netip.AddrPort) (cgroup uint64, found bool, err error)
@@ -135,7 +121,6 @@ type Options struct {
 //	answers.mu, requests.mu, plans.mu, folder.mu,
 //	Jobs.schedulersMu, Jobs.refusedMu     one of them, and of those below only losses.mu inside it
 //	Jobs.linksMu, Jobs.runMu, losses.mu   in this order, and nothing inside them
-//	spareKeeping.mu   inside any, and nothing of this package inside it
 //
 // None is held during network I/O. Files of a job are written under job.mu, those
 // of schedulers under schedulersMu.
@@ -160,12 +145,7 @@ type Jobs struct {
 	refused   map[claim]uint64
 	refusals  *rate.Limiter // of their log messages
 
-	post *semaphore.Weighted // bounds the memory of letters that are read and handled
-
-	spareRoom *semaphore.Weighted // bounds the memory of requests to spare servers that are read and applied
-
-	spareAsked, spareServed spare.Traffic // see SpareTraffic
-	spareKept               spareKeeping
+	post *postRoom // for letters that are read and handled
 
 	strayAnswers atomic.Uint64 // answers dropped because their job is not known
 	messages     losses        // messages of routers that were dropped
@@ -194,7 +174,7 @@ func New(o Options) (*Jobs, error) {
 	}
 	j := &Jobs{opts: o, log: o.Log, folder: f, jobs: map[string]*job{}, waiting: map[waiter]netip.AddrPort{}, dialled: map[Scope]*dialled{},
 		refused: map[claim]uint64{}, refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce), schedulers: map[schedulerKey]*scheduler{}, links: map[netip.Addr]*siteLink{}, linkIdle: linkIdle,
-		post: semaphore.NewWeighted(postMemory), spareRoom: semaphore.NewWeighted(spareMemory), spareKept: spareKeeping{limit: o.SpareKeep}}
+		post: newPostRoom(largeMemory, letterMemory)}
 	if o.Planner != "" {
 		j.plans = newPlans(j)
 	}
@@ -226,6 +206,7 @@ func (j *Jobs) Run(ctx context.Context) error {
 			for _, job := range j.allJobs() {
 				job.tick()
 			}
+			j.folder.ranUntil(time.Now())
 			j.forgetEnded(time.Now())
 			beat.Beat()
 			select {
@@ -295,6 +276,14 @@ func (j *Jobs) register(x *job) {
 		}
 	}
 	j.jobs[x.key] = x
+	j.folder.empty.Store(false)
+}
+
+// Closed is told, before connections of a cgroup come, that they would fail without a proxy. One
+// before this had asked for that, for a job whose keys were displaced: where nothing at all is left
+// of its jobs, their state is lost.
+func (j *Jobs) Closed(cgroup uint64) {
+	j.folder.missJobs(fmt.Errorf("a proxy before this one has had connections of cgroup %d fail rather than bypass it, and %s has no job", cgroup, j.opts.Dir))
 }
 
 // known returns the job that a node table belongs to, which a process of scope s receives: the

@@ -8,17 +8,15 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func newJournal(t testing.TB, dir string) *journal {
 	t.Helper()
-	j, err := beginJournal(dir, route.NewTable(3), map[route.Batch][]plan.Keys{}, nil, "s1", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(beginJournal(dir, route.NewTable(3), map[route.Batch][]plan.Keys{}, nil, "s1", 0))(t)
 	return j
 }
 
@@ -112,19 +110,12 @@ func TestJournalDamaged(t *testing.T) {
 	dir := t.TempDir()
 	j := newJournal(t, dir)
 	j.Held(route.Batch{Mover: "a", Number: 1}, []plan.Keys{plan.One(7)})
-	if err := j.close(); err != nil {
-		t.Fatal(err)
-	}
-	good, err := os.ReadFile(j.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, j.close())
+	good := require.Value(os.ReadFile(j.path))(t)
 	for at := range good {
 		bad := append([]byte(nil), good...)
 		bad[at] ^= 0x10
-		if err := os.WriteFile(j.path, bad, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(j.path, bad, 0o600))
 		if _, err := openJournal(dir, 3); !errors.Is(err, errJournal) {
 			t.Errorf("byte %d is damaged: %v", at, err)
 		}
@@ -171,9 +162,7 @@ func TestLessonsAfterAKill(t *testing.T) {
 		t.Errorf("held is %v", h)
 	}
 	// Without its journal it knows nothing, and says nothing.
-	if err := os.Remove(filepath.Join(y.dir, journalName)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(filepath.Join(y.dir, journalName)))
 	z := remembered(t, x, o)
 	if lessons := z.lessons(); len(lessons) > 0 || z.router.Ready() {
 		t.Errorf("without a journal it teaches %v", lessons)

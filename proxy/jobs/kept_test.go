@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/route"
 	"github.com/psidecar/psidecar/test/require"
@@ -28,13 +28,8 @@ import (
 func TestKeptFileGivesWhatWasWrittenOrAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "job", jobFile)
 	want := saved{Job: "10.0.0.1:9000", Run: testRun, Local: []int32{9, 11}, Displaced: true}
-	if _, err := WriteKept(path, want); err != nil {
-		t.Fatal(err)
-	}
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.Value(WriteKept(path, want))(t)
+	whole := require.Value(os.ReadFile(path))(t)
 	same := func(s saved) bool {
 		return s.Job == want.Job && s.Run == want.Run && slices.Equal(s.Local, want.Local) && s.Displaced == want.Displaced
 	}
@@ -51,9 +46,7 @@ func TestKeptFileGivesWhatWasWrittenOrAnError(t *testing.T) {
 			from := r.IntN(len(b))
 			clear(b[from:min(from+16, len(b))])
 		}
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, b, 0o600))
 		var got saved
 		if err := ReadKept(path, &got); err == nil && !same(got) {
 			t.Errorf("%q gives %+v", b, got)
@@ -67,9 +60,7 @@ func TestKeptFileGivesWhatWasWrittenOrAnError(t *testing.T) {
 		t.Errorf("%d of 400 were refused", refused)
 	}
 	old := `{"job":"10.0.0.1:9000","run":"` + string(testRun) + `","local":[9,11],"displaced":true}`
-	if err := os.WriteFile(path, []byte(old), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(old), 0o600))
 	var got saved
 	if err := ReadKept(path, &got); err != nil || !same(got) {
 		t.Errorf("one without a checksum gives %+v, %v", got, err)
@@ -80,10 +71,7 @@ func TestKeptFileGivesWhatWasWrittenOrAnError(t *testing.T) {
 func again(t *testing.T, o Options) *Jobs {
 	t.Helper()
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	j, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(New(o))(t)
 	t.Cleanup(func() {
 		for _, x := range j.allJobs() {
 			x.close()
@@ -124,8 +112,40 @@ func corrupt(t *testing.T, path string) {
 		b[min(len(b)/2, 12)] ^= 0x10
 		err = os.WriteFile(path, b, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
+	require.NoError(t, err)
+}
+
+// Where the state of all jobs is gone while connections fail without a proxy, keys may be displaced:
+// no worker of an unknown job gets past until somebody says that it may, whoever the proxy is. A
+// proxy that has a job, or had one, does not mind.
+func TestStateThatIsGone(t *testing.T) {
+	x := oneJob(t, Options{})
+	x.close()
+	dir := x.jobs.opts.Dir
+	kept := again(t, Options{Dir: dir})
+	kept.Closed(5)
+	if passes, err := ask(kept, foreign, 7); !passes || err != nil {
+		t.Errorf("beside a job that is known one passes: %v, %v", passes, err)
+	}
+	require.NoError(t, os.RemoveAll(dir))
+	var path string
+	for i := range 2 {
+		j := again(t, Options{Dir: dir})
+		if passes, err := ask(j, foreign, 7); i == 0 && (!passes || err != nil) {
+			t.Errorf("where all connections may go direct one passes: %v, %v", passes, err)
+		}
+		j.Closed(5)
+		j.Closed(6)
+		_, err := ask(j, foreign, 7)
+		if lost := j.folder.missing(); len(lost) != 1 || reason.Of(err) != reason.State || !strings.Contains(err.Error(), lost[0].path) {
+			t.Fatalf("%d are lost, and a request gives %v", len(lost), err)
+		} else {
+			path = lost[0].path
+		}
+	}
+	require.NoError(t, os.RemoveAll(path))
+	if passes, err := ask(again(t, Options{Dir: dir}), foreign, 7); !passes || err != nil {
+		t.Errorf("then one passes: %v, %v", passes, err)
 	}
 }
 
@@ -141,18 +161,12 @@ func TestDamagedJobIsReadFromItsCopy(t *testing.T) {
 		for _, file := range []string{jobFile, jobCopy} {
 			x := oneJob(t, Options{})
 			before := filepath.Join(t.TempDir(), jobFile)
-			if err := os.Rename(filepath.Join(x.dir, jobFile), before); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Rename(filepath.Join(x.dir, jobFile), before))
 			x.displaced = true
-			if err := x.save(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, x.save())
 			x.close()
 			if file == jobFile { // of before the copy
-				if err := os.Rename(before, filepath.Join(x.dir, jobFile)); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.Rename(before, filepath.Join(x.dir, jobFile)))
 			}
 			harm(t, filepath.Join(x.dir, file))
 			y := remembered(t, x, Options{Dir: x.jobs.opts.Dir})
@@ -184,9 +198,7 @@ func TestDamagedJob(t *testing.T) {
 	x.close()
 	dir := x.jobs.opts.Dir
 	other := filepath.Join(dir, "00112233445566aa")
-	if err := os.CopyFS(other, os.DirFS(x.dir)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(other, os.DirFS(x.dir)))
 	corrupt(t, filepath.Join(other, jobFile))
 	corrupt(t, filepath.Join(other, jobCopy))
 	for range 2 { // the second time it is aside already
@@ -213,9 +225,7 @@ func TestDamagedJob(t *testing.T) {
 		}
 	}
 	j := again(t, Options{Dir: dir})
-	if err := os.RemoveAll(j.folder.missing()[0].path); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.RemoveAll(j.folder.missing()[0].path))
 	if passes, err := ask(j, foreign, 7); !passes || err != nil {
 		t.Errorf("with the folder removed one of an unknown job passes: %v, %v", passes, err)
 	}
@@ -232,9 +242,7 @@ func TestLostLedger(t *testing.T) {
 		for _, displaced := range []bool{false, true} {
 			x := oneJob(t, Options{})
 			x.displaced = displaced
-			if err := x.save(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, x.save())
 			x.close()
 			harm(t, filepath.Join(x.dir, "worker-9"))
 			j := again(t, Options{Dir: x.jobs.opts.Dir})
@@ -272,9 +280,7 @@ func fullDisk(t *testing.T) (dir string, empty func()) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
 	return dir, func() {
-		if err := os.Remove(filler); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Remove(filler))
 	}
 }
 
@@ -290,9 +296,7 @@ func TestEndsOnFullDisk(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
-	if err := x.leaveUnfinished(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, x.leaveUnfinished())
 	x.close()
 	y := remembered(t, x, Options{Dir: dir})
 	if under := y.router.UnderWay(); len(under) != 1 {
@@ -354,12 +358,8 @@ func TestPlacedInFullFolder(t *testing.T) {
 func TestLedgersWithoutAJobAreSetAside(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "[jobs] *?")
 	orphan := filepath.Join(dir, "0011223344556677")
-	if err := os.MkdirAll(orphan, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(orphan, "worker-9"), []byte("a ledger"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(orphan, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(orphan, "worker-9"), []byte("a ledger"), 0o600))
 	again(t, Options{Dir: dir})
 	left, err := pathsLike(dir, aside+"*")
 	if err != nil || len(left) != 1 {
@@ -375,14 +375,31 @@ func TestLongJobIsKnownToTheNextProxy(t *testing.T) {
 	x := oneJob(t, Options{})
 	long := time.Now().Add(-2 * forgetAfter)
 	for _, path := range []string{filepath.Join(x.dir, jobFile), x.dir} {
-		if err := os.Chtimes(path, long, long); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Chtimes(path, long, long))
 	}
-	connect(t, x)
+	x.adopt(&requests{jobs: x.jobs}) // of a worker elsewhere to a server here
 	x.checkKept(time.Now())
 	if again(t, Options{Dir: x.jobs.opts.Dir}).named(x.name, testRun) == nil {
 		t.Error("it is forgotten while it has connections")
+	}
+}
+
+// Time without a proxy does not count: the job waits for the next one.
+func TestJobWaitsForDaysForTheNextProxy(t *testing.T) {
+	x := oneJob(t, Options{})
+	x.close()
+	dir := x.jobs.opts.Dir
+	long := time.Now().Add(-2 * forgetAfter)
+	for _, path := range []string{filepath.Join(x.dir, jobFile), x.dir, filepath.Join(dir, bootFile)} {
+		require.NoError(t, os.Chtimes(path, long, long))
+	}
+	j := again(t, Options{Dir: dir})
+	if j.named(x.name, testRun) == nil {
+		t.Error("it is forgotten")
+	}
+	j.folder.ranUntil(time.Now())
+	if info, err := os.Stat(filepath.Join(dir, bootFile)); err != nil || time.Since(info.ModTime()) > time.Hour {
+		t.Errorf("that a proxy runs is not noted: %v", err)
 	}
 }
 
@@ -393,38 +410,24 @@ func TestTidyRemovesWhatIsOld(t *testing.T) {
 	x.close()
 	dir := x.jobs.opts.Dir
 	stale := filepath.Join(dir, "0123456789abcdef")
-	if err := os.Mkdir(stale, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(stale, 0o700))
 	long := time.Now().Add(-2 * forgetAfter)
-	if err := os.Chtimes(stale, long, long); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chtimes(stale, long, long))
 	for i := range 2 * maxAside {
-		if err := os.Mkdir(filepath.Join(dir, aside+string(rune('a'+i))), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Mkdir(filepath.Join(dir, aside+string(rune('a'+i))), 0o700))
 	}
 	j := again(t, Options{Dir: dir})
 	if j.named(x.name, x.run) == nil {
 		t.Error("the job is forgotten")
 	}
-	left, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := require.Value(os.ReadDir(dir))(t)
 	if len(left) != maxAside+3 { // the job, the reserve, and what says when the host was started
 		t.Errorf("%d entries are left, want %d", len(left), maxAside+3)
 	}
 	boot := filepath.Join(dir, bootFile)
-	b, err := os.ReadFile(boot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := require.Value(os.ReadFile(boot))(t)
 	b[0] ^= 1
-	if err := os.WriteFile(boot, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(boot, b, 0o600))
 	if again(t, Options{Dir: dir}).named(x.name, x.run) != nil {
 		t.Error("a job of before the host was started goes on")
 	}

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -22,8 +24,11 @@ type letter struct {
 }
 
 const (
-	// letterVersion is that of the format below. A proxy refuses others, and the link ends.
-	letterVersion = 2
+	// letterVersion is that of the format below, oldLetter that without app and uses. A proxy refuses others, and the
+	// link ends. Letters that say nothing about apps and uses are still written in the old version, so that a host can
+	// join while proxies of both are there.
+	letterVersion = 3
+	oldLetter     = 2
 	maxLetter     = 16 << 20
 	maxName       = 512
 )
@@ -40,6 +45,10 @@ var errLetter = errors.New("malformed message of a site")
 //	kind      1 byte
 //	batch     mover (text), number (uvarint)
 //	owner     varint
+//	app       varint; it, uses and last only in the newer version
+//	uses      their number (uvarint), then of each app and command (varints), flags and type of
+//	          values (1 byte each), keys in a request (uvarint), width (varint) and ranges
+//	last      as batch
 //	keys      ranges
 //	held      their number (uvarint), then batch and ranges of each
 //
@@ -48,7 +57,7 @@ var errLetter = errors.New("malformed message of a site")
 // its length less one (uvarints).
 func (l *letter) append(dst []byte) []byte {
 	start := len(dst)
-	dst = append(dst, 0, 0, 0, 0, letterVersion)
+	dst = append(dst, 0, 0, 0, 0, l.format())
 	dst = appendText(dst, l.job)
 	dst = appendText(dst, string(l.run))
 	dst = appendText(dst, l.from)
@@ -58,6 +67,14 @@ func (l *letter) append(dst []byte) []byte {
 	dst = append(dst, byte(m.Kind))
 	dst = appendBatch(dst, m.Batch)
 	dst = binary.AppendVarint(dst, int64(m.Owner))
+	if l.format() == letterVersion {
+		dst = binary.AppendVarint(dst, int64(m.App))
+		dst = binary.AppendUvarint(dst, uint64(len(m.Uses)))
+		for i := range m.Uses {
+			dst = appendUse(dst, &m.Uses[i])
+		}
+		dst = appendBatch(dst, m.Last)
+	}
 	dst = appendKeys(dst, m.Keys)
 	dst = binary.AppendUvarint(dst, uint64(len(m.Held)))
 	for _, h := range m.Held {
@@ -65,6 +82,44 @@ func (l *letter) append(dst []byte) []byte {
 	}
 	binary.BigEndian.PutUint32(dst[start:], uint32(len(dst)-start-4))
 	return dst
+}
+
+// tellsApp reports whether messages of a kind tell app and uses.
+func tellsApp(k migrate.Kind) bool {
+	return k == migrate.Hold || k == migrate.Holding || k == migrate.Quiet
+}
+
+// untold is the app of a message of an older version, which does not tell.
+const untold int32 = math.MinInt32
+
+// format returns the version in which the letter is written.
+func (l *letter) format() byte {
+	if tellsApp(l.message.Kind) && l.message.App != untold {
+		return letterVersion
+	}
+	return oldLetter
+}
+
+// Flags of a use.
+const (
+	usePushes = 1 << iota
+	usePulls
+	useLens
+	useStrays
+)
+
+// appendUse appends a use.
+func appendUse(dst []byte, u *route.Use) []byte {
+	dst = binary.AppendVarint(binary.AppendVarint(dst, int64(u.App)), int64(u.Head))
+	var flags byte
+	for i, is := range []bool{u.Push, u.Pull, u.Lens, u.Strays} {
+		if is {
+			flags |= 1 << i
+		}
+	}
+	dst = append(dst, flags, byte(u.Type))
+	dst = binary.AppendVarint(binary.AppendUvarint(dst, uint64(u.Most)), int64(u.Width))
+	return appendKeys(dst, u.Keys)
 }
 
 // appendText appends a text with its length.
@@ -104,7 +159,7 @@ func parseLetter(b []byte) (*letter, error) {
 
 // checkVersion returns an error for a letter of another version.
 func checkVersion(b []byte) error {
-	if len(b) > 0 && b[0] != letterVersion {
+	if len(b) > 0 && b[0] != letterVersion && b[0] != oldLetter {
 		return fmt.Errorf("%w: version %d, this proxy speaks %d", errLetter, b[0], letterVersion)
 	}
 	return nil
@@ -112,13 +167,22 @@ func checkVersion(b []byte) error {
 
 // letter parses a letter, or counts its memory. Whoever calls it checks p.failed.
 func (p *parser) letter() *letter {
-	p.byte() // version
+	version := p.byte()
 	p.cost += letterCost
-	l := &letter{job: p.text(), run: plan.Run(p.text()), from: p.text(), to: p.text(), store: p.text(), version: p.uvarint()}
+	l := p.parties()
+	l.store, l.version = p.text(), p.uvarint()
 	m := &l.message
 	m.Kind = migrate.Kind(p.byte())
 	m.Batch = p.batch()
 	m.Owner = int32(p.varint())
+	switch {
+	case version == letterVersion:
+		m.App = int32(p.varint())
+		m.Uses = p.uses()
+		m.Last = p.batch()
+	case tellsApp(m.Kind):
+		m.App = untold
+	}
 	m.Keys = p.keys()
 	for n := p.readCount(); n > 0 && !p.failed; n-- {
 		h := migrate.Held{Batch: p.batch(), Keys: p.keys()}
@@ -131,8 +195,38 @@ func (p *parser) letter() *letter {
 	return l
 }
 
+// parties parses what a letter says of its job and between whom it goes.
+func (p *parser) parties() *letter {
+	return &letter{job: p.text(), run: plan.Run(p.text()), from: p.text(), to: p.text()}
+}
+
+// address is parties, of a letter of which only the first letterHead bytes need be there.
+func (p *parser) address() *letter {
+	p.byte() // the version
+	return p.parties()
+}
+
+// uses parses uses.
+func (p *parser) uses() (all []route.Use) {
+	for n := p.readCount(); n > 0 && !p.failed; n-- {
+		u := route.Use{App: int32(p.varint()), Head: int32(p.varint())}
+		flags := p.byte()
+		u.Push, u.Pull, u.Lens, u.Strays = flags&usePushes != 0, flags&usePulls != 0, flags&useLens != 0, flags&useStrays != 0
+		u.Type = pslite.DataType(p.byte())
+		u.Most, u.Width = int(p.uvarint()), int(p.varint())
+		u.Keys = p.keys()
+		if p.counting {
+			p.cost += useCost
+		} else {
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
 // Upper bounds of the memory that parts of a letter take once parsed, in bytes.
 const (
+	useCost  = 256 // an element of Uses, likewise
 	heldCost = 128 // an element of Held, in a slice that grows
 	keysCost = 16
 	// letterCost is for a letter without lists, apart from its texts.

@@ -1,13 +1,11 @@
 package jobs
 
 import (
-	"bytes"
 	"math"
 	"reflect"
 	"testing"
 
-	"golang.org/x/sync/semaphore"
-
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/route"
@@ -20,7 +18,12 @@ func letters() []*letter {
 		{job: "198.18.0.1:9091", run: "0123456789abcdef", from: "198.18.0.1", to: "::1", store: "abc", version: 1 << 40, message: migrate.Message{Kind: migrate.Join}},
 		{message: migrate.Message{Kind: migrate.Hold, Batch: b, Keys: keys}},
 		{message: migrate.Message{Kind: migrate.Release, Batch: b, Owner: route.Unchanged}},
-		{message: migrate.Message{Kind: migrate.Holding, Held: []migrate.Held{{Batch: b, Keys: keys}, {Batch: b}}}},
+		{message: migrate.Message{Kind: migrate.Hold, Batch: b, Keys: keys, App: untold}},
+		{message: migrate.Message{Kind: migrate.Quiet, Batch: b, Keys: keys, App: math.MaxInt32, Uses: []route.Use{
+			{App: 3, Head: -1, Push: true, Lens: true, Type: pslite.Float, Most: 785, Width: route.Varies, Keys: keys[1:]},
+			{App: 3, Head: 1 << 30, Pull: true, Strays: true, Type: pslite.Int64, Most: 1},
+		}}},
+		{message: migrate.Message{Kind: migrate.Holding, Last: route.Batch{Mover: "::1", Number: 1 << 60}, Held: []migrate.Held{{Batch: b, Keys: keys}, {Batch: b}}}},
 	}
 }
 
@@ -29,7 +32,7 @@ func TestLetters(t *testing.T) {
 	for _, l := range letters() {
 		stream = l.append(stream)
 	}
-	p := post{r: bytes.NewReader(stream), bound: semaphore.NewWeighted(postMemory)}
+	p := postOf(stream, newPostRoom(largeMemory, letterMemory))
 	for _, want := range letters() {
 		if got, err := p.readLetter(t.Context()); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)

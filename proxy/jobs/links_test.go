@@ -10,21 +10,17 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A link over which no letters go is dropped, and made again for the next letter.
 func TestIdleLinksAreDropped(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	dial := func(ctx context.Context, _ netip.Addr) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
 	}
-	j, err := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Dial: dial})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Dial: dial}))(t)
 	j.linkIdle = 20 * time.Millisecond
 	var g errgroup.Group
 	letters := make(chan byte)
@@ -58,16 +54,8 @@ func TestIdleLinksAreDropped(t *testing.T) {
 		defer j.linksMu.Unlock()
 		return len(j.links)
 	}
-	until := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: it has not come about", what)
-			}
-		}
-	}
 	for n := range byte(3) {
-		until("a letter arrives", func() bool {
+		require.Eventually(t, "a letter arrives", func() bool {
 			j.send(netip.MustParseAddr("198.18.0.2"), []byte{n}) // dropped until Run runs
 			select {
 			case got := <-letters:
@@ -76,7 +64,7 @@ func TestIdleLinksAreDropped(t *testing.T) {
 				return false
 			}
 		})
-		until("the link is dropped", func() bool {
+		require.Eventually(t, "the link is dropped", func() bool {
 			select {
 			case <-letters: // sent more than once
 			default:
@@ -89,18 +77,12 @@ func TestIdleLinksAreDropped(t *testing.T) {
 // A letter does not go to a link that the other proxy has ended: a write to it would succeed, and
 // the other site would wait for the next repetition.
 func TestEndedLinkTakesNoLetter(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	dial := func(ctx context.Context, _ netip.Addr) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
 	}
-	j, err := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Dial: dial})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Dial: dial}))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var g errgroup.Group
 	g.Go(func() error { return j.Run(ctx) })
@@ -110,9 +92,7 @@ func TestEndedLinkTakesNoLetter(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for !j.start(func(context.Context) {}) { // until Run runs
-		time.Sleep(time.Millisecond)
-	}
+	require.Eventually(t, "Run runs", func() bool { return j.start(func(context.Context) {}) })
 	for n := range byte(3) {
 		j.send(netip.MustParseAddr("198.18.0.2"), []byte{n})
 		l.(*net.TCPListener).SetDeadline(time.Now().Add(time.Minute))
@@ -126,9 +106,7 @@ func TestEndedLinkTakesNoLetter(t *testing.T) {
 		if _, err := io.ReadFull(conn, got); err != nil || got[0] != n {
 			t.Fatalf("letter %d: %d arrives, %v", n, got, err)
 		}
-		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, conn.(*net.TCPConn).CloseWrite())
 		if _, err := conn.Read(got); err != io.EOF {
 			t.Fatalf("the sender's end does not follow the link's: %v", err)
 		}

@@ -26,13 +26,14 @@ const (
 	letterJob      loss = "job"      // received: of a job that this host does not route
 	letterHost     loss = "host"     // received: from, or for, a host that is not in the node table
 	letterHolds    loss = "holds"    // received: keys for which there is no room, see maxHeld
-	letterPlaces   loss = "places"   // received: keys would go into parts at places that this host does not know
+	letterOwner    loss = "owner"    // received: an owner of keys that no server or parts of this job can be
+	letterVersions loss = "version"  // received: of a proxy that does not tell how its workers use keys
 	letterState    loss = "state"    // received: what they start would not survive a kill, or the job's requests are refused
 )
 
 var (
 	messageLosses = []loss{lostFull, lostOver, lostRestarted}
-	letterLosses  = []loss{letterFull, letterLink, letterAddress, letterStopping, letterJob, letterHost, letterHolds, letterState, letterPlaces}
+	letterLosses  = []loss{letterFull, letterLink, letterAddress, letterStopping, letterJob, letterHost, letterHolds, letterState, letterOwner, letterVersions}
 )
 
 // losses counts what was dropped, by reason. It is safe for concurrent use; no other lock is

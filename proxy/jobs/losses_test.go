@@ -14,11 +14,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // answersTo gives a job a connection of server 0 to its worker.
@@ -49,18 +50,12 @@ func TestAnswersOfACutWriteWait(t *testing.T) {
 		p := pair{c.peer, 0}
 		messages := manyAnswers(x, p)
 		over := carry(t, c, true)
-		for end := time.Now().Add(time.Minute); c.HasDue(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("nothing is written")
-			}
-		}
+		require.Eventually(t, "all is written", func() bool { return !c.HasDue() })
 		var next *answers
 		if replaced {
 			next = back(t, x, 0) // not greeted, so that all stays in its queue
 		}
-		if err := over.conn.Job.SetWriteDeadline(time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, over.conn.Job.SetWriteDeadline(time.Now()))
 		<-over.ended
 		if !errors.Is(over.err, os.ErrDeadlineExceeded) {
 			t.Fatalf("the relay ends with %v", over.err)
@@ -87,9 +82,7 @@ func TestAnswersThatAreNotLeftWait(t *testing.T) {
 		c := answersTo(t, x)
 		p := pair{c.peer, 0}
 		far, to := connected(t)
-		if err := errors.Join(to.SetWriteBuffer(1<<16), far.(*net.TCPConn).SetReadBuffer(1<<16)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(to.SetWriteBuffer(1<<16), far.(*net.TCPConn).SetReadBuffer(1<<16)))
 		messages := manyAnswers(x, p)
 		var next *answers
 		if err := c.Leave(to); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -100,15 +93,12 @@ func TestAnswersThatAreNotLeftWait(t *testing.T) {
 		}
 		c.Close()
 		to.Close()
-		got, err := io.ReadAll(far)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := require.Value(io.ReadAll(far))(t)
 		left := x.pendingDown[p]
 		if replaced {
 			left = next.retire()
 		}
-		if whole := len(got) / len(messages[0]); whole == 0 || !slices.EqualFunc(left, messages[whole:], bytes.Equal) {
+		if whole := len(got) / len(messages[0]); !slices.EqualFunc(left, messages[whole:], bytes.Equal) {
 			t.Errorf("replaced %v: the worker got %d of %d messages, and %d wait", replaced, whole, len(messages), len(left))
 		}
 		if s := x.state(); s.Lost != 0 {
@@ -143,11 +133,7 @@ func TestDroppedLettersAreCounted(t *testing.T) {
 	x := oneJob(t, Options{Dial: func(context.Context, netip.Addr) (net.Conn, error) { return nil, errors.New("nobody is there") }})
 	dropped := func(why loss, want uint64) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); x.jobs.DroppedLetters()[string(why)] < want; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				break
-			}
-		}
+		require.Eventually(t, "letters are counted as "+string(why), func() bool { return x.jobs.DroppedLetters()[string(why)] >= want })
 		if got := x.jobs.DroppedLetters()[string(why)]; got != want {
 			t.Errorf("%s: %d letters are counted, want %d", why, got, want)
 		}
@@ -166,9 +152,7 @@ func TestDroppedLettersAreCounted(t *testing.T) {
 	x.jobs.send(to, []byte("nobody is there"))
 	dropped(letterLink, 1)
 	stop()
-	if err := running.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, running.Wait())
 
 	x = oneJob(t, Options{})
 	x.mu.Lock()
@@ -261,9 +245,7 @@ func TestRequestsThatDidNotGoComeBack(t *testing.T) {
 		p := pair{pslite.WorkerID(0), 0}
 		dial := func() *requests {
 			c := x.jobs.outbound(netip.MustParseAddrPort("10.0.0.1:9001"), Scope{}, "here")
-			if err := c.ready(p.worker); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.ready(p.worker))
 			c.Receptive()
 			return c
 		}

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -140,7 +140,7 @@ func (x *job) servedMoves() []int32 {
 	// Keys in parts have no single server, so the first host moves them.
 	if slices.Contains(mine, first) && (x.jobs.opts.Parts != 0 || x.router.Table().Parted()) {
 		for parts := 2; parts <= plan.MaxParts; parts++ {
-			ranks = append(ranks, x.places().Parted(parts)) // as moves encodes a key's owner that is no server
+			ranks = append(ranks, plan.Parted(parts)) // as moves encodes a key's owner that is no server
 		}
 	}
 	slices.Sort(ranks)
@@ -154,7 +154,7 @@ func (x *job) accept(b *api.MoveBatch) {
 	if x.batches[b.GetBatch()] != nil || !x.moves(b.GetFrom()) {
 		return
 	}
-	p := &progress{batch: b, refused: map[string]*api.Refusal{}}
+	p := &progress{refused: map[string]*api.Refusal{}}
 	x.batches[b.GetBatch()] = p
 	var keys []uint64
 	for i, first := range b.GetFirst() {
@@ -192,6 +192,16 @@ func (x *job) cancel(batch uint64) {
 	}
 }
 
+// cancelUnlisted cancels the batches that a Watch, which has listed everything, has not told. Their
+// Cancel came while this host was not watching, or from a planner that was killed before it.
+func (x *job) cancelUnlisted(watch int) {
+	for number, p := range x.batches {
+		if p.watch != watch {
+			x.cancel(number)
+		}
+	}
+}
+
 // beginMoves begins as many of the groups as may move now; the caller holds x.mu. Groups that can
 // never move are refused, which the planner learns by the next report; others wait in work.
 func (x *job) beginMoves() {
@@ -212,7 +222,13 @@ func (x *job) beginMoves() {
 			x.refuse(w, "run", "the run of the job is unknown: the scheduler's host needs a proxy of this version with a writable state directory", len(w.keys))
 			continue
 		}
-		if !x.settleHandler(w) {
+		// The handler of such a job is not found out, so this comes first.
+		if err := x.router.Unfit(); staysFor(err) != "" {
+			x.work = slices.Delete(x.work, n, n+1)
+			x.stay(w, err)
+			continue
+		}
+		if !x.settleHandler() {
 			return
 		}
 		if x.handler != migrate.Adds && x.handler != migrate.Assigns {
@@ -226,9 +242,9 @@ func (x *job) beginMoves() {
 		switch {
 		case err == nil:
 			x.work = slices.Delete(x.work, n, n+1)
-		case errors.Is(err, route.ErrApps):
+		case staysFor(err) != "":
 			x.work = slices.Delete(x.work, n, n+1)
-			x.refuse(w, "apps", err.Error(), len(w.keys))
+			x.stay(w, err)
 		case errors.Is(err, migrate.ErrLate) && w.waitsTooLong(time.Now()):
 			x.work = slices.Delete(x.work, n, n+1)
 			x.refuse(w, "busy", err.Error(), len(w.keys))
@@ -279,6 +295,7 @@ func (x *job) beginMove(w *work) error {
 	if x.seen.store == "" {
 		return errors.New("the planner has not reported its store ID")
 	}
+	x.router.MoveApp(x.router.AppOf())
 	// On disk before the first key moves: see job.displaced.
 	if err := x.mayBeDisplaced(); err != nil {
 		x.cannotMove(err)
@@ -317,6 +334,7 @@ func (x *job) result(r *migrate.Result) {
 	}
 	micros := uint64(time.Since(a.began).Microseconds())
 	p := x.batches[a.work.plan]
+	var unfit *migrate.ValueError
 	switch n := uint64(len(r.Move.Keys)); {
 	case r.Err == nil:
 		x.moved += n
@@ -333,6 +351,10 @@ func (x *job) result(r *migrate.Result) {
 		x.refuse(a.work, "ended", r.Err.Error(), len(r.Move.Keys))
 	case errors.Is(r.Err, migrate.ErrHandler):
 		x.refuse(a.work, "handler", r.Err.Error(), len(r.Move.Keys))
+	case staysFor(r.Err) != "":
+		x.stay(a.work, r.Err)
+	case errors.As(r.Err, &unfit):
+		x.refuseSome(a.work, unfit.Keys, "value", r.Err.Error())
 	default:
 		x.jobs.log.Info("move abandoned", "job", x.name, "keys", n, "from", r.Move.From, "to", r.Move.To, "error", r.Err)
 		switch a.work.tries++; {

@@ -3,9 +3,10 @@ package jobs
 import (
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy is killed in a job that repeats nothing, while one server has answered its
@@ -22,9 +23,7 @@ func TestWhatOnlyTheProxyHasSurvivesAKill(t *testing.T) {
 		if passes, err := before.request(worker, m, pslite.DMLC); passes || err != nil {
 			t.Fatalf("a request passes: %v, %v", passes, err)
 		}
-		if err := before.takeRequest(worker, m, pslite.DMLC); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, before.takeRequest(worker, m, pslite.DMLC))
 	}
 	take(messageOf(1, false, []uint64{7, 8}, nil))
 	parts := map[int32]*pslite.Message{}
@@ -44,9 +43,7 @@ func TestWhatOnlyTheProxyHasSurvivesAKill(t *testing.T) {
 		if passes, err := x.answer(c, m, pslite.DMLC); passes || err != nil {
 			t.Fatalf("an answer to a part passes: %v, %v", passes, err)
 		}
-		if err := x.takeAnswer(c, m, pslite.DMLC); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, x.takeAnswer(c, m, pslite.DMLC))
 	}
 	answer(before, 1, 70)
 	if s := before.state(); s.Kept != 2 || s.Unkept != 0 {
@@ -85,14 +82,9 @@ func onlyMessage(t *testing.T, queue [][]byte) *pslite.Message {
 	if len(queue) != 1 {
 		t.Fatalf("%d messages, want one", len(queue))
 	}
-	frames, err := cutMessage(queue[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	frames := require.Value(cutMessage(queue[0]))(t)
 	var m pslite.Message
 	var d pslite.Detector
-	if _, err := m.Decode(&d, frames); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(m.Decode(&d, frames))(t)
 	return &m
 }

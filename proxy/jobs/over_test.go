@@ -5,9 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // servers answer what the proxy itself asks: every key has the same four bytes.
@@ -35,9 +36,7 @@ func (s servers) answer(all []*requests) {
 			for ; len(c.queue) > 0; n++ {
 				b := c.queue[0]
 				c.queue = c.queue[1:]
-				if err := takeFrom(b, s.take); err != nil {
-					s.t.Fatal(err)
-				}
+				require.NoError(s.t, takeFrom(b, s.take))
 			}
 		}
 	}
@@ -149,9 +148,7 @@ func connect(t *testing.T, x *job) (all []*requests) {
 		t.Fatalf("a request passes: %v, %v", passes, err)
 	}
 	m.Meta.Request = false
-	if _, err := x.answer(&answers{job: x, sender: pslite.ServerID(0), peer: pslite.WorkerID(0)}, &m, pslite.DMLC); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(x.answer(&answers{job: x, sender: pslite.ServerID(0), peer: pslite.WorkerID(0)}, &m, pslite.DMLC))(t)
 	return all
 }
 
@@ -162,6 +159,25 @@ func back(t *testing.T, x *job, rank int) *answers {
 	t.Cleanup(func() { c.Close() })
 	c.join(x, c.peer)
 	return c
+}
+
+// Hosts may be cut from each other for as long as TCP is patient: while its connections are there a job
+// is not over, however long nothing has come.
+func TestACutJobIsNotOver(t *testing.T) {
+	x := oneJob(t, Options{Planner: "127.0.0.1:1", Handler: migrate.Adds})
+	connect(t, x)
+	for _, cut := range []time.Duration{3 * time.Second, 200 * time.Second, 24 * time.Hour} {
+		x.inUse = time.Now().Add(-cut)
+		if s := x.state(); s.Over {
+			t.Errorf("after a cut of %v the state is %+v", cut, s)
+		}
+		x.locked(func() error {
+			if x.over(time.Now().Add(cut)) {
+				t.Errorf("after a cut of %v the job is over", cut)
+			}
+			return nil
+		})
+	}
 }
 
 // Groups of many keys move four at a time; small ones, of keys that go to many servers,

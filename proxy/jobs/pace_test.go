@@ -49,7 +49,7 @@ func TestAJobPacesItsOwnRequests(t *testing.T) {
 	to := connect(t, x)
 	x.router.UseResend()
 	x.pace.random = func(int32, int32, int) uint64 { return 0 }
-	x.locked(func() error { x.settleHandler(nil); return nil })
+	x.locked(func() error { x.settleHandler(); return nil })
 	const ticks = 40
 	before := asked(to)
 	if before != 1 {

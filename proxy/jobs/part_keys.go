@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -52,7 +52,7 @@ func (x *job) partRanges() []plan.PartRange {
 	for _, r := range changes {
 		for id := range x.local {
 			if role, rank, ok := pslite.Rank(id); ok && role == pslite.Server {
-				ranges = append(ranges, x.places().PartRanges(r, int32(rank))...)
+				ranges = append(ranges, plan.PartRanges(r, int32(rank), x.servers)...)
 			}
 		}
 		if len(ranges) >= mostPartRanges {

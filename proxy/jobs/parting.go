@@ -59,7 +59,6 @@ type parting struct {
 	round  int       // number of the current attempt
 	tries  int       // failed attempts since the last move that succeeded
 	off    PartsGap  // why nothing is divided any more
-	away   string    // why spare servers cannot be used now; empty: they can
 }
 
 // PartsGap is why a job's large values are left alone; the zero value means that they are not.
@@ -152,21 +151,21 @@ func (p *parting) known() (keys []uint64) {
 // next returns the keys to move now. moves reports whether this host moves a server's keys, and
 // busy whether a key is moving. A key that parting had divided and that is whole again was brought
 // home by somebody, which ends the parting: it must not fight an operator.
-func (p *parting) next(now time.Time, places plan.Places, owner func(uint64) int32, moves func(int32) bool, busy func(uint64) bool) (all []partMove) {
+func (p *parting) next(now time.Time, servers int, owner func(uint64) int32, moves func(int32) bool, busy func(uint64) bool) (all []partMove) {
 	keys := slices.DeleteFunc(p.known(), func(key uint64) bool {
 		at := owner(key)
 		if v := p.values[key]; plan.PartsOf(at) == 0 && v.put > 0 && plan.PartsOf(v.put) > 0 && !busy(key) {
 			p.stop("restored", "keys were restored home, or a plan was rolled back", "")
 		}
-		return !moves(whole(key, at, places.Servers))
+		return !moves(whole(key, at, servers))
 	})
-	if p.off.Reason != "" || len(keys) == 0 || !p.choose(now, places, keys, owner) || now.Before(p.again) {
+	if p.off.Reason != "" || len(keys) == 0 || !p.choose(now, servers, keys, owner) || now.Before(p.again) {
 		return nil
 	}
 	// All keys must have the number of parts that is measured before the measurement begins.
 	settled := true
 	for _, key := range keys {
-		from, to := owner(key), p.ownerFor(key, places)
+		from, to := owner(key), p.ownerFor(key, servers)
 		if from == to {
 			continue
 		}
@@ -193,19 +192,19 @@ func whole(key uint64, owner int32, servers int) int32 {
 // choose updates the target, and returns false while none can be chosen. With AutoParts it feeds
 // the measured time of the current number into the search, which needs theta0 + theta1/P + theta2 P
 // to fit; see [plan.PartSearch].
-func (p *parting) choose(now time.Time, places plan.Places, keys []uint64, owner func(uint64) int32) bool {
+func (p *parting) choose(now time.Time, servers int, keys []uint64, owner func(uint64) int32) bool {
 	if p.wanted != AutoParts {
 		p.target = p.wanted
 		return true
 	}
 	// Searching makes sense only for values that make one server hot.
 	if p.search == nil {
-		at := func(k uint64) int32 { return whole(k, owner(k), places.Servers) }
+		at := func(k uint64) int32 { return whole(k, owner(k), servers) }
 		if slices.ContainsFunc(p.known(), func(k uint64) bool { return at(k) != at(keys[0]) }) {
 			p.stop("spread", "large values are on several servers already", "--split P stores each in parts nevertheless")
 			return false
 		}
-		most := min(places.All(), mostAutoParts)
+		most := min(servers, mostAutoParts)
 		p.search = plan.NewPartSearch(most, most)
 	}
 	if took, ok := p.step.median(now); ok && !p.found && p.step.of == p.target {
@@ -222,27 +221,12 @@ func (p *parting) choose(now time.Time, places plan.Places, keys []uint64, owner
 
 // ownerFor returns the owner that a key is to have: parts of at least partBytes each, and its home
 // where that makes less than two.
-func (p *parting) ownerFor(key uint64, places plan.Places) int32 {
-	n := min(p.target, places.All(), plan.MaxParts, p.values[key].bytes/partBytes)
-	if _, ok := places.PartKey(key, 0, max(n, 2)); !ok || n < 2 {
-		return plan.HomeOf(key, places.Servers)
+func (p *parting) ownerFor(key uint64, servers int) int32 {
+	n := min(p.target, servers, plan.MaxParts, p.values[key].bytes/partBytes)
+	if _, ok := plan.PartKey(key, 0, max(n, 2), servers); !ok || n < 2 {
+		return plan.HomeOf(key, servers)
 	}
-	return places.Parted(n)
-}
-
-// mostBytes returns how many bytes a place may need for the values that are known: those of a part of
-// each that is not in the target number of parts yet.
-func (p *parting) mostBytes(places plan.Places, owner func(uint64) int32) (n int) {
-	parts := p.target
-	if parts < 2 {
-		parts = min(places.All(), mostAutoParts)
-	}
-	for key, v := range p.values {
-		if plan.PartsOf(owner(key)) != p.target || p.target == 0 {
-			n += v.bytes/min(parts, places.All()) + 8
-		}
-	}
-	return n
+	return plan.Parted(n)
 }
 
 // moved notes that a key has its new owner.
@@ -288,34 +272,6 @@ type PartsState struct {
 	Samples []plan.PartSample `json:"samples,omitempty"` // measured steps
 	Fit     *plan.PartFit     `json:"fit,omitempty"`     // of theta0 + theta1/P + theta2 P to the samples
 	Not     PartsGap          `json:"not"`               // why large values are left alone
-	// Spare are the job's spare servers, as this host's workers use them.
-	Spare []SpareState `json:"spare_servers,omitempty"`
-	// Serves is this host's own; nil: it has none, or nobody has asked for it.
-	Serves *SpareServerState `json:"spare_server,omitempty"`
-}
-
-// SpareServerState describes the spare server of a host, as seen from there.
-type SpareServerState struct {
-	Links         int    `json:"links"` // open ones, one for each host
-	SentBytes     uint64 `json:"sent_bytes"`
-	ReceivedBytes uint64 `json:"received_bytes"`
-	// SparedBytes of values were not sent, since the asking host had them.
-	SparedBytes uint64 `json:"spared_bytes,omitempty"`
-}
-
-// SpareState describes a spare server, as seen from one host.
-type SpareState struct {
-	Host      string `json:"host"`
-	Connected bool   `json:"connected"`
-	Free      int64  `json:"free_bytes"` // when it last answered
-	// Requests without an answer, and their bytes.
-	Requests int `json:"requests"`
-	Bytes    int `json:"request_bytes"`
-	// Bytes of the link, since the proxy took up the job.
-	SentBytes     uint64 `json:"sent_bytes"`
-	ReceivedBytes uint64 `json:"received_bytes"`
-	// SparedBytes of values were not received, since another worker of this host had pulled them.
-	SparedBytes uint64 `json:"spared_bytes,omitempty"`
 }
 
 // state returns the state for status.

@@ -2,17 +2,15 @@ package jobs
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/route"
 )
 
 // expirePartAfter is how long a move of a key in parts, or into parts, may take. Its value is
@@ -32,12 +30,6 @@ func (x *job) notePush(c *requests, m *pslite.Message) {
 	}
 	if bytes < partFrom {
 		return
-	}
-	if types := m.Meta.DataTypes; len(x.spares.hosts) > 0 && len(types) > 1 {
-		if _, ok := spareKind(types[1]); !ok {
-			x.parting.stop("type", fmt.Sprintf("values of type %d: spare servers do not know what their numbers are", types[1]), "omit --spare-servers")
-			return
-		}
 	}
 	now := time.Now()
 	for i := range n {
@@ -71,13 +63,7 @@ func (x *job) beginParts(now time.Time) {
 		}
 		return false
 	}
-	if len(x.parting.known()) == 0 {
-		return
-	}
-	if x.parting.away = x.missingSpares(x.parting.mostBytes(x.places(), x.router.Table().Owner)); x.parting.away != "" {
-		return // later
-	}
-	for _, m := range x.parting.next(now, x.places(), x.router.Table().Owner, x.moves, busy) {
+	for _, m := range x.parting.next(now, x.servers, x.router.Table().Owner, x.moves, busy) {
 		x.work = append(x.work, &work{from: m.from, to: m.to, keys: []uint64{m.key}, round: x.parting.round})
 	}
 }
@@ -96,12 +82,12 @@ func (x *job) wholeBecause() PartsGap {
 	switch {
 	case x.parting.off.Reason != "":
 		return x.parting.off
-	case x.places().All() < 2:
-		return PartsGap{"one_server", "the job has only one server", "run it with more servers, or its proxies with --spare-servers"}
+	case x.servers < 2:
+		return PartsGap{"one_server", "the job has only one server", "run it with more servers"}
 	case x.unsupported != "":
 		return PartsGap{"dialect", x.unsupported, ""}
-	case errors.Is(err, route.ErrApps):
-		return PartsGap{"apps", err.Error(), ""}
+	case staysFor(err) != "":
+		return PartsGap{staysFor(err), err.Error(), ""}
 	case x.handler == migrate.Unknown && x.jobs.opts.Probe:
 	case x.handler != migrate.Adds:
 		return PartsGap{"handler", "the servers' handler is " + x.handler.String(), "set --handler add if that is what they do, or --allow-probe to detect it"}
@@ -125,10 +111,10 @@ func (x *job) partResult(w *work, r *migrate.Result, took time.Duration) {
 		x.parting.stop("restored", status.Convert(r.Err).Message(), "")
 	case errors.Is(r.Err, migrate.ErrWaits):
 		x.parting.stop("values", r.Err.Error(), "disable the codec that holds it back")
-	case errors.Is(r.Err, migrate.ErrElsewhere):
-		x.parting.stop("spare_servers", r.Err.Error(), "run the proxies of all hosts with --spare-servers from the job's start")
 	case errors.Is(r.Err, migrate.ErrHandler):
 		x.parting.stop("handler", r.Err.Error(), "")
+	case staysFor(r.Err) != "":
+		x.parting.stop(staysFor(r.Err), r.Err.Error(), "")
 	case errors.Is(r.Err, errOver):
 	default:
 		x.parting.failed(time.Now(), w.round, r.Err)
@@ -162,11 +148,8 @@ func (x *job) partsState() *PartsState {
 		return nil
 	}
 	s := x.parting.state()
-	s.Spare, s.Serves = x.spareStates(), x.spareServerState()
 	if gap := x.wholeBecause(); gap.Reason != "" {
 		s.Not = gap
-	} else if x.parting.away != "" {
-		s.Not = PartsGap{"spare_servers", x.parting.away, ""}
 	}
 	if table.Parted() {
 		table.All(func(r plan.Range) bool {

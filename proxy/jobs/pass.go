@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 )
 
 // ResumeOutbound is [Jobs.Outbound] for a connection that another proxy of this host has carried

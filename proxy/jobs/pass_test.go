@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // halts is what a worker says, in messages of several sizes.
@@ -76,10 +77,7 @@ func goesOn(t *testing.T, seed uint64) (times int) {
 			time.Sleep(100 * time.Microsecond)
 		}
 		if times%3 != 0 { // in the next proxy
-			next, err := j.ResumeOutbound(serverAt, Scope{}, "here", ready)
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := require.Value(j.ResumeOutbound(serverAt, Scope{}, "here", ready))(t)
 			if line = next.(*requests); line.sender != 9 {
 				t.Fatalf("it is of node %d, want 9", line.sender)
 			}
@@ -109,33 +107,28 @@ func TestLeftConnectionIsWrittenWhole(t *testing.T) {
 	j := jobsIn(t, t.TempDir())
 	for range 10 {
 		client, accepted := connected(t)
-		next, err := j.ResumeInbound(serverAt, Scope{}, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := require.Value(j.ResumeInbound(serverAt, Scope{}, nil, nil))(t)
 		c := next.(*answers)
 		message := appendMessage(nil, [][]byte{make([]byte, 3000)})
-		put := make(chan int, 1)
+		put, some := make(chan int, 1), make(chan struct{})
 		go func() {
 			n := 0
 			for n < 200 && c.enqueue(message) {
-				n++
+				if n++; n == 20 {
+					close(some)
+				}
 			}
 			put <- n
 		}()
-		time.Sleep(time.Millisecond)
+		<-some
 		read := make(chan int, 1)
 		go func() {
 			got, _ := io.ReadAll(client)
 			read <- len(got)
 		}()
-		if err := c.Leave(accepted); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Leave(accepted))
 		want := len(message) * <-put
-		if err := accepted.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, accepted.CloseWrite())
 		if got := <-read; got != want {
 			t.Fatalf("%d bytes came of %d", got, want)
 		}
@@ -145,10 +138,7 @@ func TestLeftConnectionIsWrittenWhole(t *testing.T) {
 
 // A process that reads nothing keeps no proxy from ending.
 func TestLeaveWhereNobodyReads(t *testing.T) {
-	next, err := jobsIn(t, t.TempDir()).ResumeInbound(serverAt, Scope{}, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := require.Value(jobsIn(t, t.TempDir()).ResumeInbound(serverAt, Scope{}, nil, nil))(t)
 	c := next.(*answers)
 	_, to := connected(t)
 	c.enqueue(appendMessage(nil, [][]byte{make([]byte, 64<<20)}))

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/route"
 )
@@ -131,11 +131,24 @@ func (x *job) known(now time.Time) bool {
 		x.unheardSince = now
 	case now.Sub(x.unheardSince) >= pastAfter:
 		for _, w := range x.work {
-			x.refuse(w, "past", fmt.Sprintf("the proxies at %s do not know this run: they were away or unreachable when it started", strings.Join(silent, ", ")), len(w.keys))
+			x.refuse(w, "past", fmt.Sprintf("the proxies at %s do not know this run: they were away or unreachable when it started", someOf(silent)), len(w.keys))
 		}
 		x.work = slices.Delete(x.work, 0, len(x.work))
 	}
 	return false
+}
+
+// mostNamed is how many hosts a message names.
+const mostNamed = 8
+
+// someOf lists hosts, in order: the first few of them and the number of the others.
+func someOf(hosts []string) string {
+	slices.Sort(hosts)
+	text := strings.Join(hosts[:min(len(hosts), mostNamed)], ", ")
+	if more := len(hosts) - mostNamed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // owesFor is how long after a request of a proxy's own a server may still answer it. With PS_RESEND

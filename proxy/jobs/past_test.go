@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // asked counts messages for servers.
@@ -146,9 +147,7 @@ func TestNoMoveBesideWhatIsNotSeen(t *testing.T) {
 	down := x.down[pair{pslite.WorkerID(0), 0}]
 	x.down[pair{pslite.WorkerID(0), 1}].Close()
 	m.Meta.Request = false
-	if _, err := x.answer(down, &m, pslite.DMLC); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(x.answer(down, &m, pslite.DMLC))(t)
 	x.tick()
 	if n := asked(to); n > 0 || x.site.Moving() != 1 {
 		t.Errorf("%d moves are under way, servers were asked %d times while a connection was missing", x.site.Moving(), n)
@@ -252,10 +251,7 @@ func TestATakenUpJobOwesAnAnswer(t *testing.T) {
 		t.Error("connections fail though no proxy has asked a server anything")
 	}
 	files := func() int {
-		entries, err := os.ReadDir(before.dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		entries := require.Value(os.ReadDir(before.dir))(t)
 		return len(entries)
 	}
 	had := files()
@@ -281,9 +277,7 @@ func TestATakenUpJobOwesAnAnswer(t *testing.T) {
 func TestAskedThatIsNotKeptIsSaidOnce(t *testing.T) {
 	var said bytes.Buffer
 	x := oneJob(t, Options{Log: slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelWarn}))})
-	if err := x.save(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, x.save())
 	count := func(when string, want int) {
 		t.Helper()
 		if n := strings.Count(said.String(), "owes a proxy an answer"); n != want {
@@ -292,9 +286,7 @@ func TestAskedThatIsNotKeptIsSaidOnce(t *testing.T) {
 	}
 	x.noteOwn()
 	count("while it is kept", 0)
-	if err := os.Remove(filepath.Join(x.dir, askedFile)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(filepath.Join(x.dir, askedFile)))
 	for range 3 {
 		x.asked = time.Time{}
 		x.noteOwn()

@@ -23,8 +23,8 @@ import (
 // plans is the proxy's side of the planner's protocol: it follows a Watch, which sends the owners
 // of displaced keys and the batches to move, and sends what has become of them.
 //
-// Only the goroutine of watchPlans uses tables and before; mu guards the fields from client to
-// began.
+// Only the goroutine of watchPlans uses tables, before and watches, and only that of reporting
+// unsent; mu guards the fields from client to began.
 type plans struct {
 	jobs *Jobs
 	done chan struct{} // has a value when a batch is done
@@ -37,6 +37,9 @@ type plans struct {
 	began  int                // wanted, when the current Watch began
 	tables map[runKey]*copied
 	before map[runKey]*copied // of the previous Watch, until the current one has listed everything
+	// watches counts the Watches that have begun.
+	watches int
+	unsent  []*api.MoveReport // reports that could not be sent, one of a batch
 }
 
 // runKey identifies a run of a job.
@@ -175,6 +178,9 @@ func (p *plans) applyEvent(e *api.PlanEvent) error {
 			x.locked(func() error {
 				if e.GetMove() != nil {
 					x.accept(e.GetMove())
+					if b := x.batches[e.GetMove().GetBatch()]; b != nil {
+						b.watch = p.watches
+					}
 					x.beginMoves()
 				} else {
 					x.cancel(e.GetCancel().GetBatch())
@@ -198,6 +204,10 @@ func (p *plans) applyEvent(e *api.PlanEvent) error {
 			return nil
 		}
 		for _, x := range p.jobs.allJobs() {
+			x.locked(func() error {
+				x.cancelUnlisted(p.watches)
+				return nil
+			})
 			p.fetched(x)
 		}
 	}

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -61,7 +61,7 @@ const (
 
 // settleHandler reports whether it is known what the handler does, or that it will not be found
 // out. Until then it drives the test, so it has to be called in each tick; the caller holds x.mu.
-func (x *job) settleHandler(*work) bool {
+func (x *job) settleHandler() bool {
 	if x.handler != migrate.Unknown || !x.jobs.opts.Probe {
 		return true
 	}
@@ -75,9 +75,12 @@ func (x *job) settleHandler(*work) bool {
 		x.router.Cancel(p.op)
 		x.probeFails(fmt.Errorf("no answer within %v", probeStep))
 	case !now.Before(p.again):
-		if worker, err := x.router.Mover(); err == nil {
+		switch worker, err := x.router.Mover(); {
+		case err == nil:
 			p.worker = worker
 			x.ask()
+		case staysFor(err) != "": // what one key shows need not be so for another app's or table's
+			x.setHandler(migrate.Opaque)
 		}
 	}
 	return x.handler != migrate.Unknown
@@ -117,6 +120,9 @@ func (x *job) probed() {
 	op := p.op
 	p.op = nil
 	switch {
+	case staysFor(op.Err) != "":
+		x.setHandler(migrate.Opaque)
+		return
 	case op.Err != nil:
 		x.probeFails(op.Err)
 		return

@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // handling is servers whose handler is a function of a key's value and the pushed
@@ -44,9 +45,7 @@ func (h *handling) answerOne(t *testing.T, x *job, all []*requests) bool {
 		}
 		b := c.queue[0]
 		c.queue = c.queue[1:]
-		if err := takeFrom(b, h.take); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, takeFrom(b, h.take))
 		return true
 	}
 	return false
@@ -58,7 +57,7 @@ func settle(x *job) {
 		if x.probe != nil {
 			x.probe.again = time.Time{}
 		}
-		x.settleHandler(nil)
+		x.settleHandler()
 		return nil
 	})
 }
@@ -140,7 +139,7 @@ func TestProbesThatFail(t *testing.T) {
 		x.locked(func() error {
 			x.probe.since = time.Now().Add(-probeStep) // nobody answers
 			first := x.scratchKey()
-			x.settleHandler(nil)
+			x.settleHandler()
 			if x.probe.op != nil || !x.probe.again.After(time.Now()) || x.scratchKey() == first {
 				t.Errorf("%s: without an answer the probe goes on as %+v", name, x.probe)
 			}
@@ -153,5 +152,25 @@ func TestProbesThatFail(t *testing.T) {
 		if x.handler != c.want || h.fail > 0 {
 			t.Errorf("%s: after failures it says %s, want %s", name, x.handler, c.want)
 		}
+	}
+}
+
+// The handler of a job whose keys stay, as for their many commands, is not waited for: its moves are
+// refused with the reason.
+func TestProbesOfKeysThatStay(t *testing.T) {
+	x, _ := prober(t, "10.0.0.1")
+	c := &requests{job: x, sender: pslite.WorkerID(0), peer: pslite.ServerID(0)}
+	for step := range int32(33) {
+		var m pslite.Message
+		m.Meta.Reset()
+		m.Meta.Request, m.Meta.Push, m.Meta.Head, m.Meta.Timestamp = true, true, step, step
+		m.Meta.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
+		m.Data = [][]byte{pslite.AppendKeys(nil, []uint64{7}), make([]byte, 4)}
+		m.Meta.DataSize = 12
+		require.Value(x.request(c, &m, pslite.DMLC))(t)
+	}
+	settle(x)
+	if x.handler != migrate.Opaque || x.probe.op != nil {
+		t.Errorf("the handler is %s, and the probe %+v; want none, and no request", x.handler, x.probe)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // progress is what has become of one of the planner's batches. pending are the keys that are
 // neither moved nor refused yet; without any the batch is done. job.mu guards it.
 type progress struct {
-	batch        *api.MoveBatch
+	watch        int // the last Watch that has told it, by plans.watches
 	moved, bytes uint64
 	pending      uint64
 	refused      map[string]*api.Refusal // by reason

@@ -12,7 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -85,6 +87,8 @@ func (x *job) fetched(t *route.Table) {
 			x.fetching, x.asking = false, false
 			x.jobs.log.Debug("key owners received", "job", x.name)
 			if err := x.checkOwners(t); err != nil {
+				x.failed = err
+				x.jobs.log.Error("requests of a job are refused", "job", x.name, "error", err)
 				return err
 			}
 			x.site.Fetched(t)
@@ -94,6 +98,21 @@ func (x *job) fetched(t *route.Table) {
 		}
 		return nil
 	})
+}
+
+// checkOwners returns an error where a table of the planner has owners that this version does not know, such
+// as those of keys in parts on spare servers, which earlier versions had.
+func (x *job) checkOwners(t *route.Table) (err error) {
+	if !t.Parted() {
+		return nil
+	}
+	t.All(func(r plan.Range) bool {
+		if !plan.Owns(r.Owner, x.servers) {
+			err = reason.Errorf(reason.State, "job %s: key %d has owner %d, which this version does not know: restart the job", x.name, r.First, r.Owner)
+		}
+		return err == nil
+	})
+	return err
 }
 
 // record has the planner's store write a move; the caller holds x.mu. Only the listed status codes

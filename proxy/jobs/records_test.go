@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy that takes a job over waits for Record calls of the one before it, unless that has ended
@@ -12,9 +14,7 @@ func TestWhoWaitsForRecordCalls(t *testing.T) {
 	end := func(x *job) {
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
-		if err := x.jobs.Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, x.jobs.Run(ctx))
 	}
 	for _, c := range []struct {
 		name     string
@@ -31,9 +31,7 @@ func TestWhoWaitsForRecordCalls(t *testing.T) {
 			x := oneJob(t, Options{Planner: "127.0.0.1:1"})
 			x.displaced = true
 			c.change(x)
-			if err := x.save(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, x.save())
 			end(x)
 			next := remembered(t, x, x.jobs.opts)
 			if next.answered != c.answered {
@@ -48,9 +46,7 @@ func TestWhoWaitsForRecordCalls(t *testing.T) {
 	// One that ends before it has joined has not waited itself.
 	x := oneJob(t, Options{Planner: "127.0.0.1:1"})
 	x.displaced = true
-	if err := x.save(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, x.save())
 	x.close()
 	end(remembered(t, x, x.jobs.opts))
 	if remembered(t, x, x.jobs.opts).answered {

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"path/filepath"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // addressSize is the number of bytes by which a record of a scheduler has a node's address.

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/psidecar/psidecar/planner/api"
@@ -18,10 +19,34 @@ func (p *plans) report(ctx context.Context) error {
 		all = append(all, x.reports()...)
 		x.mu.Unlock()
 	}
+	all = append(p.unsent, all...)
 	if len(all) == 0 {
 		return nil
 	}
-	return p.sendReports(ctx, all)
+	err := p.sendReports(ctx, all)
+	p.unsent = nil
+	if err != nil {
+		p.unsent = newestOf(all)
+	}
+	return err
+}
+
+// newestOf returns the newest report of each batch, in order. Older ones add nothing, since figures
+// are sums. They are not more than the planner has open batches.
+func newestOf(all []*api.MoveReport) (newest []*api.MoveReport) {
+	type key struct {
+		job, run string
+		batch    uint64
+	}
+	seen := map[key]bool{}
+	for _, r := range slices.Backward(all) {
+		if k := (key{r.GetJob(), r.GetRun(), r.GetBatch()}); !seen[k] {
+			seen[k] = true
+			newest = append(newest, r)
+		}
+	}
+	slices.Reverse(newest)
+	return newest
 }
 
 // tellWithin bounds the time in which the planner takes reports.
@@ -54,8 +79,8 @@ func (p *plans) batchDone() {
 	}
 }
 
-// reporting sends reports until ctx ends. A report that fails is lost; the planner then finds out
-// from its store what has been recorded.
+// reporting sends reports until ctx ends. Those that fail are sent again: a batch whose end the
+// planner does not hear of is open for good.
 func (p *plans) reporting(ctx context.Context) {
 	ticker := time.NewTicker(500 * time.Millisecond)
 	defer ticker.Stop()

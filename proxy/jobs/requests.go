@@ -8,10 +8,10 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // Line is the stage of a connection of a process of this host: the router's part in it.
@@ -354,6 +354,12 @@ func (c *requests) Whole(part int32) (timestamp int32, ok bool) {
 func (c *requests) Settled() bool {
 	x := c.routes.Load()
 	return x == nil || x.settledKeys()
+}
+
+// Assigns implements [relay.Routes].
+func (c *requests) Assigns() bool {
+	x := c.routes.Load()
+	return x != nil && x.adding.assigns.Load()
 }
 
 // join implements waiter. Only a worker's connection to a server is the router's.

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 var serverAt = netip.MustParseAddrPort("10.0.0.2:9001")

@@ -16,9 +16,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // commandRun is a ZMTP command that precedes a node table on its way from the proxy on the

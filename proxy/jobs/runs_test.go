@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 const testRun plan.Run = "018bcfe568000123456789abcdef-0123456789abcdef"
@@ -40,10 +41,7 @@ func nodeTable(recovered ...int32) (*pslite.Meta, *pslite.Table) {
 
 func jobsIn(t *testing.T, dir string) *Jobs {
 	t.Helper()
-	j, err := New(Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(New(Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}))(t)
 	return j
 }
 
@@ -87,9 +85,7 @@ func TestRunsAreTold(t *testing.T) {
 		t.Error("a proxy that was replaced takes the next run for the one before")
 	}
 	// What was kept is damaged: whatever run it was, this is another one.
-	if err := os.WriteFile(filepath.Join(dir, schedulerFile(schedulerKey{job: job})), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, schedulerFile(schedulerKey{job: job})), []byte("{"), 0o600))
 	j = jobsIn(t, dir)
 	if r := run(server, false); r == first || r == second {
 		t.Errorf("a damaged file gives the old run %s", r)
@@ -112,24 +108,15 @@ func namedToAllOrNone(t *testing.T, all bool) {
 	dir := filepath.Join(t.TempDir(), "state")
 	j := jobsIn(t, dir)
 	_, table := nodeTable()
-	first, err := j.runOf(key, table, server, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := require.Value(j.runOf(key, table, server, false))(t)
 	if all {
-		if _, err := j.runOf(key, table, worker, false); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(j.runOf(key, table, worker, false))(t)
 	}
 	away := func(what func()) {
 		t.Helper()
-		if err := os.Rename(dir, dir+".away"); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Rename(dir, dir+".away"))
 		what()
-		if err := os.Rename(dir+".away", dir); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Rename(dir+".away", dir))
 	}
 	away(func() {
 		if r, err := j.runOf(key, table, server, false); err == nil {
@@ -158,15 +145,10 @@ func TestARunThatCannotBeKeptToItsEnd(t *testing.T) {
 	dir := t.TempDir()
 	j := jobsIn(t, dir)
 	_, table := nodeTable()
-	run, err := j.runOf(key, table, server, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := require.Value(j.runOf(key, table, server, false))(t)
 	// Nothing can be appended to a folder, and an empty one can be removed.
 	file := filepath.Join(dir, schedulerFile(key))
-	if err := errors.Join(os.Remove(file), os.Mkdir(file, 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.Remove(file), os.Mkdir(file, 0o700)))
 	if r, err := j.runOf(key, table, worker, false); err != nil || r != run {
 		t.Fatalf("the second node is told %q, %v; want %q", r, err, run)
 	}
@@ -307,10 +289,7 @@ func TestANodeThatComesBackIsInTheSameRun(t *testing.T) {
 func TestARunThatNobodyHasNamed(t *testing.T) {
 	for _, displaced := range []bool{false, true} {
 		t.Run(fmt.Sprintf("displaced %v", displaced), func(t *testing.T) {
-			j, err := New(Options{Dir: t.TempDir(), Planner: "127.0.0.1:1", Log: slog.New(slog.DiscardHandler)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			j := require.Value(New(Options{Dir: t.TempDir(), Planner: "127.0.0.1:1", Log: slog.New(slog.DiscardHandler)}))(t)
 			m, _ := nodeTable()
 			worker, server := netip.MustParseAddrPort("10.0.0.1:9002"), netip.MustParseAddrPort("10.0.0.1:9001")
 			j.takeNodeTable(m, worker, testRun, Scope{})

@@ -11,10 +11,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/route"
 )
 
 // saved is the content of job.json in a job's folder.
@@ -28,20 +29,27 @@ type saved struct {
 	Displaced bool `json:"displaced"`
 	// Store is the id of the planner's store that has the owners of keys.
 	Store string `json:"store,omitempty"`
-	// Spare are the hosts of the job's spare servers, by rank.
-	Spare []string `json:"spare,omitempty"`
 	// Scopes are those whose processes take part in the job.
 	Scopes []Scope `json:"scopes,omitempty"`
+	// App is the app whose keys move; nil: it is not known.
+	App *int32 `json:"app,omitempty"`
+	// Uses say how workers of this host have used keys, without the keys.
+	Uses []route.Use `json:"uses,omitempty"`
 }
 
 // save writes job.json, and keeps in unkept why it could not; the caller holds x.mu or is the only
 // one to know x.
 func (x *job) save() error {
-	s := saved{Job: x.name, Run: x.run, Nodes: x.nodes.Nodes(), Displaced: x.displaced, Store: x.seen.store, Spare: x.spares.hosts}
+	s := saved{Job: x.name, Run: x.run, Nodes: x.nodes.Nodes(), Displaced: x.displaced, Store: x.seen.store}
 	for id := range x.local {
 		s.Local = append(s.Local, id)
 	}
 	slices.Sort(s.Local)
+	app, uses := x.router.App(), x.router.UsesVersion()
+	if app != pslite.Empty {
+		s.App = &app
+	}
+	s.Uses = x.router.KnownUses()
 	s.Scopes = slices.SortedFunc(maps.Keys(x.scopes), Scope.compare)
 	// The copy comes first, so that it is never older than the file in whose place it is read. What
 	// it has in advance after a kill in between is not in effect yet.
@@ -50,6 +58,7 @@ func (x *job) save() error {
 	}
 	// The file asked is made together with job.json: later the disk may be full.
 	if x.keptSize, x.unkept = WriteKept(filepath.Join(x.dir, jobFile), s); x.unkept == nil {
+		x.savedApp, x.savedUses = app, uses
 		x.unkept = x.makeAsked()
 	}
 	return x.unkept
@@ -71,6 +80,7 @@ func (j *Jobs) remember() error {
 	if err != nil {
 		return err
 	}
+	j.folder.empty.Store(len(folders) == 0 && len(j.folder.missing()) == 0)
 	for _, path := range folders {
 		if err := j.rememberJob(path); err != nil {
 			j.folder.lose(path, err)
@@ -114,12 +124,17 @@ func (j *Jobs) rememberJob(folder string) error {
 	// The folder's own name counts, whatever newJob would call it: it may have been made under a
 	// name with a suffix.
 	x.dir, x.displaced, x.saved, x.resumed = folder, s.Displaced, s.Store, true
+	if x.displaced && x.failed == nil && j.opts.Planner == "" && j.opts.Placement == nil {
+		x.failed = reason.Errorf(reason.State, "job %s: its keys are displaced, and nothing tells this proxy where they are: start it with --act and --planner, or --placement, as before, or restart the job", s.Job)
+		j.log.Error("requests of a job are refused", "job", s.Job, "error", x.failed)
+	}
 	// Only the store's id is kept, and no version: the journal may have one.
 	x.seen.store = s.Store
-	// While keys may be in parts, the spare servers are those of the run's beginning.
-	if s.Displaced {
-		x.setSpare(s.Spare)
+	if s.App != nil {
+		x.router.MoveApp(*s.App)
 	}
+	x.router.TakeUses(s.Uses)
+	x.savedApp, x.savedUses = x.router.App(), x.router.UsesVersion()
 	for _, id := range s.Local {
 		x.local[id] = true
 	}

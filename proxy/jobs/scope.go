@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Scope is a set of processes on this host that may speak for one another: those in a cgroup whose

@@ -7,6 +7,7 @@ import (
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // The servers that this host reports as its own are those whose moves it carries
@@ -39,9 +40,7 @@ func TestCopyIsKept(t *testing.T) {
 	snapshot := event(&api.PlanEvent{Event: &api.PlanEvent_Snapshot{Snapshot: &api.Snapshot{Version: 3, Mark: 33, First: true, Last: true, Stores: []string{"s"}, Displaced: &api.Displaced{First: []uint64{5}, Owner: []int32{1}}}}})
 	change := event(&api.PlanEvent{Event: &api.PlanEvent_Change{Change: &api.Change{Version: 4, Mark: 44, Displaced: &api.Displaced{First: []uint64{6}, Owner: []int32{1}}}}})
 	for _, e := range []*api.PlanEvent{snapshot, change} {
-		if err := p.applyEvent(e); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.applyEvent(e))
 	}
 	r := p.running()
 	if len(r) != 1 || r[0].GetCopyVersion() != 4 || r[0].GetCopyMark() != 44 {
@@ -53,16 +52,12 @@ func TestCopyIsKept(t *testing.T) {
 	if r := p.running(); r[0].GetCopyVersion() != 4 {
 		t.Fatalf("after Watches that told nothing the planner is told %v", r)
 	}
-	if err := p.applyEvent(event(&api.PlanEvent{Event: &api.PlanEvent_Kept{Kept: &api.Kept{Version: 4, Stores: []string{"s"}}}})); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.applyEvent(event(&api.PlanEvent{Event: &api.PlanEvent_Kept{Kept: &api.Kept{Version: 4, Stores: []string{"s"}}}})))
 	if c := p.tables[k]; c == nil || c.table.Owner(5) != 1 || c.table.Owner(6) != 1 {
 		t.Errorf("the copy is %v", c)
 	}
 	p.beginCopies()
-	if err := p.applyEvent(snapshot); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.applyEvent(snapshot))
 	if c := p.tables[k]; c.version != 3 || c.table.Owner(6) == 1 && plan.HomeOf(6, x.servers) != 1 {
 		t.Errorf("after a snapshot the copy has version %d", c.version)
 	}

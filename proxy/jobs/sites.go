@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // siteLink carries letters to the sites of one other host. What cannot be sent is dropped and
@@ -283,7 +283,13 @@ func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn, from Peer, at netip
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	defer conn.Close()
-	p := post{conn: conn, r: bufio.NewReaderSize(conn, letterRoom), bound: j.post}
+	p := post{conn: conn, r: bufio.NewReaderSize(conn, letterRoom), room: j.post, vet: func(l *letter) (bool, error) {
+		if x := j.named(l.job, l.run); x != nil {
+			return true, v.believe(x, l)
+		}
+		j.letters.count(letterJob, 1)
+		return false, nil
+	}}
 	defer p.done()
 	for {
 		l, err := p.readLetter(ctx)
@@ -291,11 +297,8 @@ func (j *Jobs) ServeSite(ctx context.Context, conn net.Conn, from Peer, at netip
 			return err
 		}
 		if x := j.named(l.job, l.run); x != nil {
-			if err := v.believe(x, l); err != nil {
-				return err
-			}
 			x.hear(l)
-		} else {
+		} else { // it has ended meanwhile
 			j.letters.count(letterJob, 1)
 		}
 		p.done()
@@ -314,7 +317,7 @@ func (x *job) cannotMove(err error) {
 // displaced and the store's id. It returns an error where that, or a ledger, cannot be written;
 // then no key may move. The caller holds x.mu.
 func (x *job) mayBeDisplaced() error {
-	if x.displaced && x.saved == x.seen.store {
+	if x.displaced && x.saved == x.seen.store && x.savedApp == x.router.App() {
 		return nil
 	}
 	// A ledger that cannot be written would not survive a kill. While all keys are at home that

@@ -49,6 +49,10 @@ type State struct {
 	// new one, the check, the planner's disk.
 	PhaseMicros map[string]uint64 `json:"phase_micros,omitempty"`
 	InParts     *PartsState       `json:"in_parts,omitempty"` // nil: no value is in parts or may be
+	// Stays is why keys stay where they are because of how the job uses them (apps, slicer, commands), StaysWhy says so in
+	// words; empty: no such reason is known here.
+	Stays    string `json:"stays,omitempty"`
+	StaysWhy string `json:"stays_why,omitempty"`
 	// Abandoned counts requests whose answers nobody waits for, by reason: connection_ended, the
 	// worker ended its connection to the server; worker_restarted.
 	Abandoned map[string]uint64 `json:"abandoned_requests,omitempty"`
@@ -119,6 +123,9 @@ func (x *job) state() State {
 		s.Abandoned = map[string]uint64{"connection_ended": c.Ended, "worker_restarted": c.Restarted}
 	}
 	s.InParts = x.partsState()
+	if err := x.unfit(); err != nil {
+		s.Stays, s.StaysWhy = staysFor(err), err.Error()
+	}
 	return s
 }
 

@@ -8,19 +8,17 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/route"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy that has lost what it knew of a job lets no answer to its own requests
 // reach a worker, whose tracker would be written beyond its end: libraries do not
 // check timestamps.
 func TestStrayAnswersDoNotReachWorkers(t *testing.T) {
-	j, err := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}))(t)
 	over := carry(t, j.inbound(netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, nil), false)
 	g := zmtp.NewGreeting(0, 0)
 	ready := zmtp.AppendReady(g[:], "DEALER", []byte("ps8"))
@@ -38,9 +36,7 @@ func TestStrayAnswersDoNotReachWorkers(t *testing.T) {
 	for i := range sent { // however it is cut
 		sayTo(t, over.far, sent[i:i+1])
 	}
-	if err := over.far.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, over.far.CloseWrite())
 	got, err := io.ReadAll(over.process)
 	if want := slices.Concat(ready, first, request, second); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("the process gets %q, %v, want %q", got, err, want)

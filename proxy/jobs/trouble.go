@@ -91,7 +91,8 @@ func (x *job) checkKept(now time.Time) {
 // touch refreshes the time of the job's file while the job is used: a proxy that starts removes
 // what is older than forgetAfter.
 func (x *job) touch(now time.Time) {
-	if !x.connected() || now.Sub(x.touched) < forgetAfter/24 {
+	// Where servers run alone, only the connections of workers elsewhere are open.
+	if !x.connected() && len(x.open) == 0 || now.Sub(x.touched) < forgetAfter/24 {
 		return
 	}
 	x.touched = now

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -49,7 +49,7 @@ func (x *job) leaveUnfinished() error {
 	for p, messages := range x.pendingUp {
 		x.pendingUp[p] = slices.DeleteFunc(messages, func(m []byte) bool { return !x.lasts(p.worker, m) })
 	}
-	left.Up = append(queues(x.pendingUp), x.leftSpares()...)
+	left.Up = queues(x.pendingUp)
 	for _, id := range x.router.Workers() {
 		if all := x.router.Unfinished(id); len(all) > 0 {
 			left.Requests[id] = all
@@ -112,12 +112,6 @@ func (x *job) takeUnfinished() error {
 		}
 	}
 	for _, q := range left.Up {
-		if int(q.Server) >= x.servers {
-			for _, m := range q.Messages {
-				x.enqueueSpare(q.Worker, q.Server, m, true)
-			}
-			continue
-		}
 		say(x, x.up, x.pendingUp, pair{q.Worker, q.Server}, q.Messages...)
 	}
 	for _, q := range left.Down {

@@ -3,7 +3,7 @@ package jobs
 import (
 	"net/netip"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // waiter is a connection whose sender is known and whose job is not. Nodes connect as soon as they

@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/route"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A server that connects to a worker before the node table has come to that
@@ -17,10 +18,7 @@ import (
 // nothing: what the router has to say on their connections is said all the same,
 // whether it comes before the table or after.
 func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
-	j, err := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}))(t)
 	worker, server := netip.MustParseAddrPort("10.0.0.1:9002"), netip.MustParseAddrPort("10.0.0.2:9001")
 	greeting := func(identity string) []byte {
 		g := zmtp.NewGreeting(0, 0)
@@ -75,10 +73,7 @@ func TestSilentConnectionsJoinWhenTheJobIsLearned(t *testing.T) {
 
 // Connections that close before their job is known are forgotten.
 func TestWaitingConnectionsLeave(t *testing.T) {
-	j, err := New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := require.Value(New(Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}))(t)
 	c := j.inbound(netip.MustParseAddrPort("10.0.0.1:9002"), Scope{}, nil)
 	c.ready(pslite.ServerID(0))
 	if len(j.waiting) != 1 {
@@ -105,18 +100,10 @@ func TestAClosedConnectionDoesNotWait(t *testing.T) {
 func connected(t *testing.T) (process net.Conn, tcp *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer l.Close()
-	process, err = net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	process = require.Value(net.Dial("tcp", l.Addr().String()))(t)
+	accepted := require.Value(l.Accept())(t)
 	t.Cleanup(func() { process.Close(); accepted.Close() })
 	process.SetDeadline(time.Now().Add(time.Minute))
 	return process, accepted.(*net.TCPConn)

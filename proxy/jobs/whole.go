@@ -3,7 +3,7 @@ package jobs
 import (
 	"errors"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Requests of BytePS go whole to the owner of their key, over another connection of their worker's

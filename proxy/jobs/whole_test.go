@@ -3,6 +3,7 @@ package jobs
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -12,13 +13,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite/capture"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/pslite/capture"
 	"github.com/psidecar/psidecar/proxy/route"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -58,10 +58,7 @@ type wholeLine struct {
 func workerLine(t *testing.T, x *job, rank int) *wholeLine {
 	t.Helper()
 	at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(9001+rank))
-	next, err := x.jobs.ResumeOutbound(at, Scope{}, "here", zmtp.AppendReady(nil, "DEALER", []byte("ps9"))[2:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := require.Value(x.jobs.ResumeOutbound(at, Scope{}, "here", zmtp.AppendReady(nil, "DEALER", []byte("ps9"))[2:]))(t)
 	l := &wholeLine{requests: next.(*requests)}
 	l.mesh = newMesh(t, l.requests)
 	l.mesh.near.Passing.Begun, l.mesh.far.Passing.Begun = true, true
@@ -104,9 +101,7 @@ func (l *wholeLine) timestamps(t *testing.T) (all []int32) {
 			t.Fatal("no whole message", err)
 		}
 		var m pslite.Meta
-		if err := m.Decode(rest[n:n+int(h.Size)], pslite.BytePSRaw); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, m.Decode(rest[n:n+int(h.Size)], pslite.BytePSRaw))
 		want := wholePush(m.Timestamp, m.BytePS.Key, int(m.BytePS.ValLen))
 		if !bytes.HasPrefix(rest, want) {
 			t.Fatalf("the push of timestamp %d did not come as it was sent", m.Timestamp)
@@ -120,17 +115,11 @@ func (l *wholeLine) timestamps(t *testing.T) (all []int32) {
 // awaitState waits for a state of the job.
 func awaitState(t *testing.T, x *job, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	require.Eventually(t, what, func() bool {
 		x.mu.Lock()
-		ok := is()
-		x.mu.Unlock()
-		if ok {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not %s", what)
-		}
-	}
+		defer x.mu.Unlock()
+		return is()
+	})
 }
 
 func (x *job) rerouted(n uint64) func() bool {
@@ -165,9 +154,7 @@ func TestWholeRequestsTakeTheOwnersConnection(t *testing.T) {
 	a.reading(t, &wg)
 	send := func(from, to int32) {
 		for i := from; i < to; i++ {
-			if _, err := a.process.Write(wholePush(i, []uint64{keys[0], 2}[i%2], 5000)); err != nil {
-				t.Fatal(err)
-			}
+			require.Value(a.process.Write(wholePush(i, []uint64{keys[0], 2}[i%2], 5000)))(t)
 		}
 	}
 	send(0, 10)
@@ -224,17 +211,14 @@ func TestFullQueueHoldsUp(t *testing.T) {
 			if !a.enqueue(own) {
 				t.Fatal("nothing can be put in")
 			}
-			for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			require.Await(t, "the router's message passes while the process is held up", func() error {
 				a.mu.Lock()
-				there := len(a.got)
-				a.mu.Unlock()
-				if there == len(own) {
-					break
+				defer a.mu.Unlock()
+				if len(a.got) != len(own) {
+					return fmt.Errorf("%d bytes of %d have", len(a.got), len(own))
 				}
-				if time.Now().After(end) {
-					t.Fatalf("%d bytes of the router's message passed while the process was held up, want %d", there, len(own))
-				}
-			}
+				return nil
+			})
 			if !c.connects {
 				b = workerLine(t, x, 1)
 			}
@@ -286,9 +270,7 @@ func TestEndWhileHeldUp(t *testing.T) {
 	a.write(t, &writing, keys[0], 100, 0, full+20)
 	writing.Wait()
 	awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
-	if err := a.process.(*net.TCPConn).CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.process.(*net.TCPConn).CloseWrite())
 	wg.Wait()
 	if a.err != io.EOF {
 		t.Errorf("the end is %v", a.err)
@@ -312,10 +294,7 @@ func TestHandOverWhileHeldUp(t *testing.T) {
 	a.write(t, &writing, keys[0], 100, 0, n)
 	awaitState(t, x, "held up", func() bool { return x.heldUp[a.requests] })
 	ready := zmtp.AppendReady(nil, "DEALER", []byte("ps9"))[2:]
-	next, err := x.jobs.ResumeOutbound(a.destination, Scope{}, "here", ready)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := require.Value(x.jobs.ResumeOutbound(a.destination, Scope{}, "here", ready))(t)
 	if !a.mesh.pass(t, next) {
 		t.Fatal("the connection has ended")
 	}
@@ -366,10 +345,7 @@ func TestWholeRequestWaitsForTheRouter(t *testing.T) {
 // comes as it was over the connections to their owners, in order of each key; the answers that it
 // got come as they were over those.
 func TestRecordingIsRerouted(t *testing.T) {
-	file, err := os.Open(require.Capture(t, "byteps-kv-2s2w.pcapng"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := require.Value(os.Open(require.Capture(t, "byteps-kv-2s2w.pcapng")))(t)
 	defer file.Close()
 	x := oneJob(t, Options{})
 	x.joinScopes([]Scope{{}})
@@ -426,9 +402,7 @@ func TestRecordingIsRerouted(t *testing.T) {
 			rerouted++
 		}
 		want[owner][a.key] = append(want[owner][a.key], a.message...)
-		if _, err := lines[a.rank].process.Write(a.message); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(lines[a.rank].process.Write(a.message))(t)
 	}
 	if rerouted == 0 || len(asked) < 20 || len(answered) != len(asked) {
 		t.Fatalf("of %d requests, which have %d answers, %d are for displaced keys", len(asked), len(answered), rerouted)
@@ -466,10 +440,7 @@ func TestRecordingIsRerouted(t *testing.T) {
 				}
 				total, more = total+n+int(h.Size), h.More()
 			}
-			frames, err := cutMessage(rest[:total])
-			if err != nil {
-				t.Fatal(err)
-			}
+			frames := require.Value(cutMessage(rest[:total]))(t)
 			key := pslite.Keys(frames[1]).At(0)
 			got[key] = append(got[key], rest[:total]...)
 			rest = rest[total:]

@@ -2,6 +2,7 @@ package keep
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -9,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -24,16 +24,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func connect(t testing.TB) (dialed, accepted *net.TCPConn) {
 	t.Helper()
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer l.Close()
-	if dialed, err = net.DialTCP("tcp4", nil, l.Addr().(*net.TCPAddr)); err != nil {
-		t.Fatal(err)
-	}
-	if accepted, err = l.AcceptTCP(); err != nil {
-		t.Fatal(err)
-	}
+	dialed = require.Value(net.DialTCP("tcp4", nil, l.Addr().(*net.TCPAddr)))(t)
+	accepted = require.Value(l.AcceptTCP())(t)
 	t.Cleanup(func() { dialed.Close(); accepted.Close() })
 	return dialed, accepted
 }
@@ -51,16 +45,13 @@ func check(t *testing.T, when string, ends ...*end) {
 	t.Helper()
 	for i, e := range ends {
 		want := Position{Consumed: e.read, Written: e.written}
-		var got Position
-		var err error
-		for late := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			if got, err = ReadPosition(e.TCPConn, e.syn); err == nil && got == want {
-				break
+		require.Await(t, fmt.Sprintf("%s, end %d: %+v", when, i, want), func() error {
+			got, err := ReadPosition(e.TCPConn, e.syn)
+			if err == nil && got != want {
+				err = fmt.Errorf("it is %+v", got)
 			}
-			if time.Now().After(late) {
-				t.Fatalf("%s, end %d: %+v, %v; want %+v", when, i, got, err, want)
-			}
-		}
+			return err
+		})
 	}
 }
 
@@ -72,10 +63,7 @@ func TestPositionIsWhatWasWrittenAndRead(t *testing.T) {
 		a, b := connect(t)
 		ends := []*end{{TCPConn: a}, {TCPConn: b}}
 		for _, e := range ends {
-			var err error
-			if e.syn, err = SYN(e.TCPConn); err != nil {
-				t.Fatal(err)
-			}
+			e.syn = require.Value(SYN(e.TCPConn))(t)
 		}
 		check(t, "when new", ends...)
 		for range 60 {
@@ -83,21 +71,15 @@ func TestPositionIsWhatWasWrittenAndRead(t *testing.T) {
 			from, to := ends[i], ends[1-i]
 			switch {
 			case rng.IntN(30) == 0 && !from.closed:
-				if err := from.CloseWrite(); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, from.CloseWrite())
 				from.closed = true
 			case rng.IntN(2) == 0 && !from.closed:
 				n := 1 + rng.IntN(10_000)
-				if _, err := from.Write(make([]byte, n)); err != nil {
-					t.Fatal(err)
-				}
+				require.Value(from.Write(make([]byte, n)))(t)
 				from.written += uint64(n)
 			case from.written > to.read:
 				n := 1 + rng.IntN(int(from.written-to.read))
-				if _, err := io.ReadFull(to, make([]byte, n)); err != nil {
-					t.Fatal(err)
-				}
+				require.Value(io.ReadFull(to, make([]byte, n)))(t)
 				to.read += uint64(n)
 			}
 			check(t, "in between", ends...)
@@ -106,9 +88,7 @@ func TestPositionIsWhatWasWrittenAndRead(t *testing.T) {
 			if !e.closed {
 				e.CloseWrite()
 			}
-			if _, err := io.Copy(io.Discard, ends[1-i]); err != nil {
-				t.Fatal(err)
-			}
+			require.Value(io.Copy(io.Discard, ends[1-i]))(t)
 			ends[1-i].read = e.written
 		}
 		check(t, "when both have closed", ends...)
@@ -121,20 +101,11 @@ func TestWindowKeepsWhatWasNotAcknowledged(t *testing.T) {
 		require.Missing(t, "%v", err)
 	}
 	job, ours := connect(t)
-	syn, err := SYN(ours)
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := NewPage(Meta{SYN: syn})
-	if err != nil {
-		t.Fatal(err)
-	}
+	syn := require.Value(SYN(ours))(t)
+	page := require.Value(NewPage(Meta{SYN: syn}))(t)
 	defer page.Close()
 	var why Reason
-	w, err := NewWindow(ours, page, 0, func(r Reason) { why = r })
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(NewWindow(ours, page, 0, func(r Reason) { why = r }))(t)
 	sent := make([]byte, 1000)
 	for i := range sent {
 		sent[i] = byte(i * 7)
@@ -205,20 +176,14 @@ func TestWindowKeepsWhatWasNotAcknowledged(t *testing.T) {
 // A page says the same to the next proxy, and a damaged one is not believed.
 func TestPageThatIsDamagedIsNotBelieved(t *testing.T) {
 	m := Meta{Session: ID{1, 2, 3}, Dialed: true, Client: netip.MustParseAddrPort("10.0.0.1:5"), Destination: netip.MustParseAddrPort("[fd00::1]:8"), Job: "10.0.0.1:8000", Origin: "cgroup 1", SYN: 1}
-	p, err := NewPage(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(NewPage(m))(t)
 	defer p.Close()
 	p.SetReady([]byte("\x05READY"))
 	p.noteNext(7)
 	p.done(7)
 	copyOf := func() *Page {
 		t.Helper()
-		next, err := OpenPage(duplicate(t, p))
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := require.Value(OpenPage(duplicate(t, p)))(t)
 		t.Cleanup(func() { next.Close() })
 		return next
 	}
@@ -239,9 +204,7 @@ func TestPageThatIsDamagedIsNotBelieved(t *testing.T) {
 	if _, err := OpenPage(duplicate(t, p)); err == nil {
 		t.Error("a page of another version was believed")
 	}
-	if err := p.file.Truncate(100); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.file.Truncate(100))
 	if _, err := OpenPage(duplicate(t, p)); err == nil {
 		t.Error("a page that was cut was believed")
 	}
@@ -353,9 +316,6 @@ func FuzzParseAck(f *testing.F) {
 // duplicate returns the page's file, as the next proxy gets it.
 func duplicate(t *testing.T, p *Page) *os.File {
 	t.Helper()
-	fd, err := unix.FcntlInt(p.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := require.Value(unix.FcntlInt(p.file.Fd(), unix.F_DUPFD_CLOEXEC, 0))(t)
 	return os.NewFile(uintptr(fd), "page")
 }

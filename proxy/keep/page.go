@@ -44,8 +44,7 @@ type Meta struct {
 	Job         string         `json:"job,omitempty"`
 	Origin      string         `json:"origin,omitempty"`
 	Far         netip.Addr     `json:"far,omitzero"` // where links come from, of an accepted one
-	Cgroup      uint64         `json:"cgroup,omitempty"`
-	SYN         uint64         `json:"syn"` // see [SYN]
+	SYN         uint64         `json:"syn"`          // see [SYN]
 }
 
 // Page is a page of shared memory that outlives the process, since the keeper holds its file.

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestState(t *testing.T) {
@@ -14,10 +16,7 @@ func TestState(t *testing.T) {
 		Job: "10.0.0.1:9091", Origin: "cgroup 7", Far: netip.MustParseAddr("10.0.0.2"), Cgroup: 1 << 40, Netns: 9, Ready: []byte("\x05READY"),
 		Until: Monotonic() + time.Second, Left: bytes.Repeat([]byte("left"), 1<<16),
 	}
-	file, err := NewStateFile(&want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := require.Value(NewStateFile(&want))(t)
 	defer file.Close()
 	if !IsState(file) {
 		t.Error("it is not recognised")
@@ -26,10 +25,7 @@ func TestState(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(*got, want) {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
-	page, err := NewPage(Meta{Session: ID{1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := require.Value(NewPage(Meta{Session: ID{1}}))(t)
 	defer page.Close()
 	if IsState(page.File()) {
 		t.Error("a page is taken for a state")
@@ -38,19 +34,11 @@ func TestState(t *testing.T) {
 
 // A file that is not just what was written is refused.
 func TestStateHarmed(t *testing.T) {
-	file, err := NewStateFile(&State{Session: ID{3}, Left: []byte("left")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := require.Value(NewStateFile(&State{Session: ID{3}, Left: []byte("left")}))(t)
 	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := require.Value(file.Stat())(t)
 	b := make([]byte, info.Size())
-	if _, err := file.ReadAt(b, 0); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(file.ReadAt(b, 0))(t)
 	for i := range b {
 		c := bytes.Clone(b)
 		c[i] ^= 0x40
@@ -64,10 +52,7 @@ func TestStateHarmed(t *testing.T) {
 }
 
 func FuzzParseState(f *testing.F) {
-	file, err := NewStateFile(&State{Session: ID{3}, Left: []byte("left")})
-	if err != nil {
-		f.Fatal(err)
-	}
+	file := require.Value(NewStateFile(&State{Session: ID{3}, Left: []byte("left")}))(f)
 	defer file.Close()
 	b := make([]byte, 4096)
 	n, _ := file.ReadAt(b, 0)

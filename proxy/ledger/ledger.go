@@ -80,6 +80,7 @@ type Ledger struct {
 type request struct {
 	route.Kept
 	record int
+	more   []int // records of the owners that record has no room for; all of them, or none
 }
 
 // Open opens a worker's ledger, or makes it. Where the file cannot be made the ledger is in
@@ -177,12 +178,11 @@ func (l *Ledger) Open(k route.Kept) {
 		r := &request{Kept: k, record: none}
 		// Beyond that the request is in memory only, and does not survive a kill.
 		if len(l.open) < maxRequests {
-			r.record = l.allocate()
+			l.writeRequest(r)
 		} else {
 			l.lacks(errRequests)
 		}
 		l.open[k.ID] = r
-		l.writeRecord(r.record, r)
 	}
 	l.see(k.ID)
 }
@@ -210,7 +210,7 @@ func (l *Ledger) Close(id route.ID) {
 		// The answers first: an answer to a request that is not open would be a riddle to the
 		// next router.
 		l.messages.dropAnswers(id, len(r.Owners))
-		l.freeRecord(r.record)
+		l.freeRequest(r)
 	}
 }
 

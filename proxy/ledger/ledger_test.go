@@ -12,16 +12,14 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 var _ route.Ledger = (*Ledger)(nil)
 
 func open(t *testing.T, path string, o Options) *Ledger {
 	t.Helper()
-	l, err := Open(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(Open(path, o))(t)
 	t.Cleanup(func() {
 		if err := l.CloseFile(); err != nil {
 			t.Error(err)
@@ -33,14 +31,9 @@ func open(t *testing.T, path string, o Options) *Ledger {
 // killed returns what another process finds where this one is killed now.
 func killed(t *testing.T, path string, o Options) *Ledger {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := require.Value(os.ReadFile(path))(t)
 	copied := filepath.Join(t.TempDir(), "ledger")
-	if err := os.WriteFile(copied, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(copied, b, 0o600))
 	o.Space = nil
 	return open(t, copied, o)
 }
@@ -68,6 +61,15 @@ func same(t *testing.T, when string, got, want *Ledger, ids []route.ID) {
 	}
 }
 
+// many returns that many owners of a request.
+func many(n int) []int32 {
+	owners := make([]int32, n)
+	for i := range owners {
+		owners[i] = int32(7 * i)
+	}
+	return owners
+}
+
 // TestKilledLedgerIsFoundAsInMemory does what routers do, in any order, and compares again and again
 // what another process finds with what is in memory.
 func TestKilledLedgerIsFoundAsInMemory(t *testing.T) {
@@ -85,7 +87,7 @@ func TestKilledLedgerIsFoundAsInMemory(t *testing.T) {
 				if r.IntN(2) == 0 {
 					k.Own = l.Next()
 					given[k.Own] = true
-					k.Owners = []int32{0, 2}
+					k.Owners = many([]int{1, 2, 24, 25, 74, 75, 300}[r.IntN(7)])
 				}
 				l.Open(k)
 				under, all = append(under, id), append(all, id)
@@ -98,7 +100,7 @@ func TestKilledLedgerIsFoundAsInMemory(t *testing.T) {
 			case n > 96 && len(under) > 0:
 				id := under[r.IntN(len(under))]
 				if k := l.open[id]; k != nil && len(k.Owners) > 0 {
-					l.In(id, 1<<r.IntN(len(k.Owners)))
+					l.In(id, 1<<r.IntN(min(len(k.Owners), 32)))
 				}
 			case n == 95:
 				l.UseResend()
@@ -112,9 +114,7 @@ func TestKilledLedgerIsFoundAsInMemory(t *testing.T) {
 				}
 			}
 		}
-		if err := l.Trouble(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.Trouble())
 	}
 }
 
@@ -175,10 +175,7 @@ func TestSizedByNeed(t *testing.T) {
 			l.Close(id)
 		}
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := require.Value(os.Stat(path))(t)
 	if used := o.Space.Used(); used != info.Size() || used > 2<<20 {
 		t.Errorf("after 20 requests to each of 4096 servers it has %d bytes, and counts %d", info.Size(), used)
 	}
@@ -198,18 +195,13 @@ func TestDamagedLedgerIsFoundOut(t *testing.T) {
 			l.Close(route.ID{Server: n % 2, Timestamp: n})
 		}
 	}
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := require.Value(os.ReadFile(path))(t)
 	used := func(at int) bool { return at < headerUsed || at >= headerSize }
 	r := rand.New(rand.NewPCG(1, 1))
 	try := func(what string, b []byte) {
 		t.Helper()
 		file := filepath.Join(t.TempDir(), "l")
-		if err := os.WriteFile(file, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, b, 0o600))
 		if l, err := Open(file, o); !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", what, errors.Join(err, l.CloseFile()))
 		}
@@ -268,12 +260,12 @@ func TestTornWritesAreThereOrNot(t *testing.T) {
 		{"is marked", func() { l.Mark(id(1), route.Acked) }},
 		{"ends", func() { l.Close(id(2)) }},
 		{"begins where another ended", func() { l.Open(route.Kept{ID: id(900), Own: 9}) }},
+		{"begins among many servers", func() { l.Open(route.Kept{ID: id(901), Own: 8, Owners: many(130)}) }},
+		{"among many servers ends", func() { l.Close(id(901)) }},
+		{"begins where owners were", func() { l.Open(route.Kept{ID: id(902), Own: 8, Owners: many(90)}) }},
 		{"moves the window on", func() { l.Open(route.Kept{ID: id(3 * remembered)}) }},
 	} {
-		before, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := require.Value(os.ReadFile(path))(t)
 		steps = nil
 		c.do()
 		whole := slices.Clone(before)
@@ -282,14 +274,15 @@ func TestTornWritesAreThereOrNot(t *testing.T) {
 				file := slices.Clone(whole)
 				copy(file[headerSize+s.number*recordSize:], state[:])
 				name := filepath.Join(t.TempDir(), "l")
-				if err := os.WriteFile(name, file, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(name, file, 0o600))
 				found := open(t, name, o)
 				if seen := found.Seen(id(900)); seen && found.open[id(900)] == nil && c.name == "begins where another ended" {
 					t.Errorf("%s, write %d: it is seen and not under way", c.name, i)
 				}
 				for _, k := range found.Load() {
+					if n := len(k.Owners); n > 1 && !slices.Equal(k.Owners, many(n)) || n != map[int32]int{901: 130, 902: 90}[k.ID.Timestamp] && n > 1 {
+						t.Errorf("%s, write %d: request %d is under way among %v", c.name, i, k.ID.Timestamp, k.Owners)
+					}
 					if k.Own != 7 && k.Own != 8 && k.Own != 9 && k.Own != 0 {
 						t.Errorf("%s, write %d: %+v is under way", c.name, i, k)
 					}
@@ -336,10 +329,7 @@ func (s step) states() (all []record) {
 // BenchmarkRequest is what a ledger costs a request that passes as it is, and
 // one that is split.
 func BenchmarkRequest(b *testing.B) {
-	l, err := Open(filepath.Join(b.TempDir(), "l"), Options{Servers: 4})
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := require.Value(Open(filepath.Join(b.TempDir(), "l"), Options{Servers: 4}))(b)
 	b.ReportAllocs()
 	n := int32(0)
 	for b.Loop() {
@@ -349,9 +339,7 @@ func BenchmarkRequest(b *testing.B) {
 		l.Close(k.ID)
 		n++
 	}
-	if err := l.CloseFile(); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, l.CloseFile())
 }
 
 // That a request was split is known for good: it is by this that a proxy tells
@@ -359,10 +347,7 @@ func BenchmarkRequest(b *testing.B) {
 func TestThatARequestWasSplitIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "worker-9")
 	open := func() *Ledger {
-		l, err := Open(path, Options{Worker: 9, Servers: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := require.Value(Open(path, Options{Worker: 9, Servers: 2}))(t)
 		return l
 	}
 	l := open()
@@ -373,9 +358,7 @@ func TestThatARequestWasSplitIsKept(t *testing.T) {
 	l.Open(route.Kept{ID: route.ID{Timestamp: 2}, Own: l.Next(), Owners: []int32{0, 1}})
 	l.Close(route.ID{Timestamp: 2})
 	for range 2 {
-		if err := l.CloseFile(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.CloseFile())
 		if l = open(); !l.Split() {
 			t.Error("it is forgotten that a request was split")
 		}

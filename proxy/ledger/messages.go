@@ -11,7 +11,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 

@@ -8,8 +8,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func whole(n int32, place int32, size int) route.Message {
@@ -30,10 +31,7 @@ func TestMessagesOutliveTheLedger(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "worker-9")
 	space := &Space{Limit: 64 << 20}
 	o := Options{Worker: 9, Servers: 2, Space: space}
-	l, err := Open(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(Open(path, o))(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	var want []route.Message
 	for n := range int32(3000) {
@@ -50,16 +48,11 @@ func TestMessagesOutliveTheLedger(t *testing.T) {
 			continue
 		}
 		files := copied(t, path) // as a kill leaves it
-		next, err := Open(files, Options{Worker: 9, Servers: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := require.Value(Open(files, Options{Worker: 9, Servers: 2}))(t)
 		if got := next.Messages(); !sameMessages(got, want) {
 			t.Fatalf("after %d steps: %d messages, want %d", n, len(got), len(want))
 		}
-		if err := next.CloseFile(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, next.CloseFile())
 	}
 	if l.Lost() > 0 {
 		t.Errorf("%d messages could not be kept", l.Lost())
@@ -78,9 +71,7 @@ func copied(t *testing.T, path string) string {
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(to+suffix, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(to+suffix, b, 0o600))
 	}
 	return to
 }
@@ -89,30 +80,17 @@ func copied(t *testing.T, path string) string {
 // messages before that are there, and nothing that was never kept.
 func TestMessagesThatWereCut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "worker-9")
-	l, err := Open(path, Options{Worker: 9, Servers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(Open(path, Options{Worker: 9, Servers: 2}))(t)
 	all := []route.Message{whole(1, route.Waits, 10), whole(2, 0, 0), whole(3, 1, 100)}
 	for _, m := range all {
 		l.Keep(m)
 	}
-	if err := l.CloseFile(); err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.ReadFile(path + messagesSuffix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.CloseFile())
+	file := require.Value(os.ReadFile(path + messagesSuffix))(t)
 	check := func(what string, at int, b []byte) {
 		t.Helper()
-		if err := os.WriteFile(path+messagesSuffix, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		next, err := Open(path, Options{Worker: 9, Servers: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path+messagesSuffix, b, 0o600))
+		next := require.Value(Open(path, Options{Worker: 9, Servers: 2}))(t)
 		defer next.CloseFile()
 		got := next.Messages()
 		if len(got) > len(all) || !sameMessages(got, all[:len(got)]) && !dropped(got, all) {
@@ -136,28 +114,18 @@ func TestMessagesBehindADamagedOneStayAway(t *testing.T) {
 	reopen := func() {
 		t.Helper()
 		if l != nil {
-			if err := l.CloseFile(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, l.CloseFile())
 		}
-		var err error
-		if l, err = Open(path, Options{Worker: 9, Servers: 2, Space: space}); err != nil {
-			t.Fatal(err)
-		}
+		l = require.Value(Open(path, Options{Worker: 9, Servers: 2, Space: space}))(t)
 	}
 	reopen()
 	first, second, last := whole(1, 0, 100), whole(2, 0, 100), whole(3, 0, 100)
 	for _, m := range []route.Message{first, second, last} {
 		l.Keep(m)
 	}
-	file, err := os.ReadFile(path + messagesSuffix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := require.Value(os.ReadFile(path + messagesSuffix))(t)
 	file[len(file)/2] ^= 1
-	if err := os.WriteFile(path+messagesSuffix, file, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path+messagesSuffix, file, 0o600))
 	want := []route.Message{first}
 	if reopen(); !sameMessages(l.Messages(), want) {
 		t.Fatalf("after the damage: %+v", l.Messages())
@@ -176,10 +144,7 @@ func TestMessagesBehindADamagedOneStayAway(t *testing.T) {
 // written behind.
 func TestMessagesBeginAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "worker-9")
-	l, err := Open(path, Options{Worker: 9, Servers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(Open(path, Options{Worker: 9, Servers: 2}))(t)
 	for n := range int32(9) {
 		l.Keep(whole(n, 0, 100))
 	}
@@ -188,13 +153,8 @@ func TestMessagesBeginAnew(t *testing.T) {
 	}
 	l.Keep(whole(10, 0, 100))
 	end := l.messages.end
-	if err := l.CloseFile(); err != nil {
-		t.Fatal(err)
-	}
-	next, err := Open(path, Options{Worker: 9, Servers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.CloseFile())
+	next := require.Value(Open(path, Options{Worker: 9, Servers: 2}))(t)
 	defer next.CloseFile()
 	if got := next.Messages(); len(got) != 1 || got[0].ID.Timestamp != 10 || next.messages.end != end {
 		t.Errorf("kept are %+v, the next one goes to byte %d; want %d", got, next.messages.end, end)
@@ -204,10 +164,7 @@ func TestMessagesBeginAnew(t *testing.T) {
 // While one message waits, others come and go: the file does not grow with them.
 func TestMessagesAreCompacted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "worker-9")
-	l, err := Open(path, Options{Worker: 9, Servers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(Open(path, Options{Worker: 9, Servers: 2}))(t)
 	defer l.CloseFile()
 	waits := whole(1, route.Waits, 1000)
 	l.Keep(waits)
@@ -228,21 +185,13 @@ func TestMessagesAreCompacted(t *testing.T) {
 // and count as lost.
 func TestMessagesThatCannotBeMarked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "worker-9")
-	l, err := Open(path, Options{Worker: 9, Servers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(Open(path, Options{Worker: 9, Servers: 2}))(t)
 	defer l.CloseFile()
 	for n := range int32(3) {
 		l.Keep(whole(n, 0, 100))
 	}
-	read, err := os.Open(path + messagesSuffix) // nothing can be written there
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.messages.file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	read := require.Value(os.Open(path + messagesSuffix))(t) // nothing can be written there
+	require.NoError(t, l.messages.file.Close())
 	l.messages.file = read
 	l.Drop(route.ID{Server: 1, Timestamp: 1}, 0)
 	if l.Lost() != 2 || l.Whole() != 0 {
@@ -268,10 +217,7 @@ func dropped(got, want []route.Message) bool {
 // when the rest is dropped.
 func TestMessagesHaveALimit(t *testing.T) {
 	space := &Space{Limit: headerSize + (firstGrowth)*recordSize + 4<<20}
-	l, err := Open(filepath.Join(t.TempDir(), "worker-9"), Options{Worker: 9, Servers: 2, Space: space})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(Open(filepath.Join(t.TempDir(), "worker-9"), Options{Worker: 9, Servers: 2, Space: space}))(t)
 	defer l.CloseFile()
 	for n := range int32(8) {
 		l.Keep(whole(n, route.Waits, 1<<20))
@@ -291,10 +237,7 @@ func TestMessagesHaveALimit(t *testing.T) {
 
 // A request's end drops the answers to its parts, and PS_RESEND's first ACK all.
 func TestMessagesEndWithTheirRequest(t *testing.T) {
-	l, err := Open(filepath.Join(t.TempDir(), "worker-9"), Options{Worker: 9, Servers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(Open(filepath.Join(t.TempDir(), "worker-9"), Options{Worker: 9, Servers: 2}))(t)
 	defer l.CloseFile()
 	l.Open(route.Kept{ID: route.ID{Server: 1, Timestamp: 1}, Own: route.FirstOwn, Owners: []int32{0, 1}})
 	l.Keep(whole(1, 1, 10))
@@ -312,10 +255,7 @@ func TestMessagesEndWithTheirRequest(t *testing.T) {
 // BenchmarkMessages keeps and drops a message of 16 KB, as a split pull has it done
 // of each server's answer but one.
 func BenchmarkMessages(b *testing.B) {
-	l, err := Open(filepath.Join(b.TempDir(), "worker-9"), Options{Worker: 9, Servers: 2})
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := require.Value(Open(filepath.Join(b.TempDir(), "worker-9"), Options{Worker: 9, Servers: 2}))(b)
 	defer l.CloseFile()
 	m := whole(1, 0, 16<<10)
 	b.ReportAllocs()

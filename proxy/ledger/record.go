@@ -14,10 +14,12 @@ import (
 //
 //	header   magic "psidLG02", worker u32, records u32, last timestamp that may
 //	         have been given u32, flags u32, CRC at 60
-//	record   kind u8, flags u8, owners u8, 0, CRC u32, content
+//	record   kind u8, flags u8, owners u16, CRC u32, content
 //	free     kind 0
 //	request  kind 1; server, app, customer, timestamp, own timestamp i32 each;
-//	         owners u16 each, 24 of them; places of answers that have come u32
+//	         owners u16 each, the first 24; places of answers that have come u32
+//	owners   kind 3; server, app, customer, timestamp of a request, place of the
+//	         first i32 each; 50 more of its owners u16 each
 //	block    kind 2; server, app, number, oldest i32 each; bits
 //
 // The CRC-32C of a record covers everything but itself, and starts from the record's number:
@@ -36,6 +38,7 @@ const (
 	kindFree    = 0
 	kindRequest = 1
 	kindBlock   = 2
+	kindOwners  = 3
 
 	flagResend     = 1
 	flagIncomplete = 2
@@ -43,7 +46,10 @@ const (
 
 	contentAt    = 8
 	requestFixed = contentAt + 20
-	requestIn    = requestFixed + 2*route.MaxOwners
+	requestIn    = requestFixed + 2*firstOwners
+	ownersFixed  = contentAt + 20
+	firstOwners  = 24 // of a request, in its own record
+	moreOwners   = 50 // in each of those that follow
 	blockFixed   = contentAt + 16
 	none         = -1 // no record
 
@@ -95,28 +101,57 @@ func (b *record) kindOf(number int) (byte, error) {
 type content interface{ encode(*record) }
 
 func (r *request) encode(b *record) {
-	b[0], b[1], b[2] = kindRequest, byte(r.Flags), byte(len(r.Owners))
+	b[0], b[1] = kindRequest, byte(r.Flags)
+	binary.LittleEndian.PutUint16(b[2:], uint16(len(r.Owners)))
 	b.ints(r.ID.Server, r.ID.App, r.ID.Customer, r.ID.Timestamp, r.Own)
-	for i, o := range r.Owners {
+	for i, o := range r.Owners[:min(len(r.Owners), firstOwners)] {
 		binary.LittleEndian.PutUint16(b[requestFixed+2*i:], uint16(o))
 	}
 	binary.LittleEndian.PutUint32(b[requestIn:], r.In)
 }
 
-// decodeRequest is the inverse of request.encode, for a record whose checksum fits.
-func decodeRequest(b *record) (*request, error) {
+// decodeRequest is the inverse of request.encode, for a record whose checksum fits. Owners that are in records of their
+// own are zero.
+func decodeRequest(b *record) *request {
 	r := &request{Kept: route.Kept{
 		ID:    route.ID{Server: b.int(0), App: b.int(1), Customer: b.int(2), Timestamp: b.int(3)},
 		Flags: route.Flags(b[1]), Own: b.int(4),
 	}}
-	if b[2] > route.MaxOwners {
-		return nil, fmt.Errorf("a request among %d servers", b[2])
-	}
-	for i := range int(b[2]) {
+	n := int(binary.LittleEndian.Uint16(b[2:]))
+	for i := range min(n, firstOwners) {
 		r.Owners = append(r.Owners, int32(binary.LittleEndian.Uint16(b[requestFixed+2*i:])))
 	}
-	r.In = binary.LittleEndian.Uint32(b[requestIn:]) & (1<<b[2] - 1)
-	return r, nil
+	if n > firstOwners {
+		r.Owners = append(r.Owners, make([]int32, n-firstOwners)...)
+	}
+	r.In = binary.LittleEndian.Uint32(b[requestIn:]) & (1<<n - 1)
+	return r
+}
+
+// owners are those of a request's owners from a place on that one record has.
+type owners struct {
+	of     route.ID
+	from   int32
+	owners []int32 // moreOwners at most
+}
+
+func (o *owners) encode(b *record) {
+	b[0] = kindOwners
+	b.ints(o.of.Server, o.of.App, o.of.Customer, o.of.Timestamp, o.from)
+	for i, owner := range o.owners {
+		binary.LittleEndian.PutUint16(b[ownersFixed+2*i:], uint16(owner))
+	}
+}
+
+// takeOwners copies its owners from a record to where they belong among all of its request, and reports whether they do.
+func (o *owners) takeOwners(b *record, all []int32) bool {
+	if o.from < firstOwners || (o.from-firstOwners)%moreOwners != 0 || int(o.from) >= len(all) {
+		return false
+	}
+	for i := range all[o.from:min(int(o.from)+moreOwners, len(all))] {
+		all[int(o.from)+i] = int32(binary.LittleEndian.Uint16(b[ownersFixed+2*i:]))
+	}
+	return true
 }
 
 func (k *block) encode(b *record) {

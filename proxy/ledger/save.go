@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/psidecar/psidecar/proxy/route"
 )
 
 // A file grows by as many records as it has, between firstGrowth and maxGrowth, and on a full
@@ -95,6 +97,41 @@ func (l *Ledger) freeRecord(number int) {
 			l.file.free = append(l.file.free, number)
 		}
 	}
+}
+
+// writeRequest writes a request that has no record into a new one. Owners that it has no room for come first: once the
+// record is there it must be whole.
+func (l *Ledger) writeRequest(r *request) {
+	for from := firstOwners; from < len(r.Owners); from += moreOwners {
+		number := l.allocate()
+		if number == none {
+			break
+		}
+		r.more = append(r.more, number)
+		l.writeRecord(number, &owners{r.ID, int32(from), r.Owners[from:min(from+moreOwners, len(r.Owners))]})
+	}
+	if moreRecords(len(r.Owners)) == len(r.more) {
+		r.record = l.allocate()
+	}
+	if r.record == none {
+		l.freeRequest(r)
+		return
+	}
+	l.writeRecord(r.record, r)
+}
+
+// moreRecords returns the number of records for owners, besides the request's own.
+func moreRecords(owners int) int {
+	return (max(0, owners-firstOwners) + moreOwners - 1) / moreOwners
+}
+
+// freeRequest frees the records of a request, its own first.
+func (l *Ledger) freeRequest(r *request) {
+	l.freeRecord(r.record)
+	for _, number := range r.more {
+		l.freeRecord(number)
+	}
+	r.record, r.more = none, nil
 }
 
 // allocate returns a free record. Where there is none it grows the file, and where that fails
@@ -217,8 +254,7 @@ func (l *Ledger) save() {
 	for _, r := range l.open {
 		// Requests matter more than old timestamps, so they are written first.
 		if r.record == none && l.trouble == nil {
-			r.record = l.allocate()
-			l.writeRecord(r.record, r)
+			l.writeRequest(r)
 		}
 	}
 	for _, w := range l.windows {
@@ -241,7 +277,7 @@ func (l *Ledger) save() {
 // forgetRecords notes that nothing is in the file.
 func (l *Ledger) forgetRecords() {
 	for _, r := range l.open {
-		r.record = none
+		r.record, r.more = none, nil
 	}
 	for _, w := range l.windows {
 		for _, b := range w.blocks {
@@ -284,9 +320,22 @@ func (l *Ledger) load(f *os.File) error {
 	if _, err := io.ReadFull(io.NewSectionReader(f, headerSize, int64(len(all))), all); err != nil {
 		return fmt.Errorf("its %d records cannot be read: %w", h.records, err)
 	}
+	var more []int // records of owners
 	for i := range int(h.records) {
-		if err := l.loadRecord(i, (*record)(all[i*recordSize:])); err != nil {
+		b := (*record)(all[i*recordSize:])
+		if err := l.loadRecord(i, b); err != nil {
 			return fmt.Errorf("record %d: %w", i, err)
+		}
+		if b[0] == kindOwners && b.word() != beingWritten {
+			more = append(more, i)
+		}
+	}
+	for _, i := range more {
+		l.loadOwners(i, (*record)(all[i*recordSize:]))
+	}
+	for _, r := range l.open {
+		if len(r.more) != moreRecords(len(r.Owners)) {
+			return fmt.Errorf("record %d: a request among %d servers, of which some are missing", r.record, len(r.Owners))
 		}
 	}
 	if err := l.opts.Space.reserve(l.file.size()); err != nil {
@@ -310,10 +359,7 @@ func (l *Ledger) loadRecord(number int, b *record) error {
 	case kindFree:
 		l.file.free = append(l.file.free, number)
 	case kindRequest:
-		r, err := decodeRequest(b)
-		if err != nil {
-			return err
-		}
+		r := decodeRequest(b)
 		r.record = number
 		l.open[r.ID] = r
 	case kindBlock:
@@ -327,10 +373,22 @@ func (l *Ledger) loadRecord(number int, b *record) error {
 		w.blocks[k.number] = k
 		// Blocks were written at different times. The latest of them has the largest oldest.
 		w.oldest, w.newest = max(w.oldest, k.oldest), max(w.newest, k.number)
+	case kindOwners: // once all requests are there
 	default:
 		return fmt.Errorf("it is of kind %d", kind)
 	}
 	return nil
+}
+
+// loadOwners takes up a record of owners. Those of a request that is not there a kill has left, before the request was
+// written or after it was freed.
+func (l *Ledger) loadOwners(number int, b *record) {
+	o := owners{of: route.ID{Server: b.int(0), App: b.int(1), Customer: b.int(2), Timestamp: b.int(3)}, from: b.int(4)}
+	if r := l.open[o.of]; r != nil && o.takeOwners(b, r.Owners) {
+		r.more = append(r.more, number)
+		return
+	}
+	l.file.free = append(l.file.free, number)
 }
 
 // clearLeftovers removes what a kill has left: blocks before their window's oldest, and

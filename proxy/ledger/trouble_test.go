@@ -37,9 +37,7 @@ func fill(t *testing.T, dir string) (empty func()) {
 	t.Helper()
 	name := filepath.Join(dir, "filler")
 	f, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	for page := make([]byte, 4096); err == nil; {
 		_, err = f.Write(page)
@@ -48,9 +46,7 @@ func fill(t *testing.T, dir string) (empty func()) {
 		t.Fatal(err)
 	}
 	return func() {
-		if err := os.Remove(name); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Remove(name))
 	}
 }
 
@@ -86,9 +82,7 @@ func TestFullFromTheStart(t *testing.T) {
 	}
 	empty()
 	l.Check()
-	if err := l.Trouble(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Trouble())
 	ids = append(ids, run(l, 100, 100)...)
 	same(t, "with room again", killed(t, path, o), l, ids)
 	if used := o.Space.Used(); used != l.file.size() {
@@ -130,9 +124,7 @@ func TestRunsFullOfDiskAndGoesOn(t *testing.T) {
 	}
 	empty()
 	l.Check()
-	if err := l.Trouble(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Trouble())
 	same(t, "with room again", killed(t, path, o), l, ids)
 }
 
@@ -154,14 +146,10 @@ func TestHarmedWhileOpen(t *testing.T) {
 			l := open(t, path, o)
 			l.UseResend()
 			ids := run(l, 0, 500)
-			if err := harm(path); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, harm(path))
 			ids = append(ids, run(l, 500, 1000)...)
 			l.Check()
-			if err := l.Trouble(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, l.Trouble())
 			same(t, "afterwards", killed(t, path, o), l, ids)
 			if used := o.Space.Used(); used != l.file.size() {
 				t.Errorf("it counts %d bytes, and has %d", used, l.file.size())
@@ -188,9 +176,7 @@ func TestSpaceOfAllLedgersHasOneLimit(t *testing.T) {
 	if used := space.Used(); used > space.Limit {
 		t.Errorf("%d bytes are in use", used)
 	}
-	if err := all[0].CloseFile(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, all[0].CloseFile())
 	all[3].Check()
 	if err := all[3].Trouble(); err != nil {
 		t.Error(err)

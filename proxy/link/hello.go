@@ -48,10 +48,6 @@ type Offer struct {
 // see package jobs. It has no data.
 const Runs = "runs"
 
-// Spare is offered on a link to a spare server, with what [jobs.Jobs.SpareServer] takes. It is accepted with a byte for
-// each extension of the format that the server knows.
-const Spare = "spare"
-
 // Hello is the first thing that the dialing proxy sends.
 type Hello struct {
 	Instance    relay.Instance
@@ -59,12 +55,16 @@ type Hello struct {
 	Client      netip.AddrPort
 	Destination netip.AddrPort // where the job's process wanted to connect
 	Offers      []Offer        // at most 8
+	// Proven is set by [Acceptor.Accept], and not sent.
+	Proven relay.Instance
 }
 
 // Answer is the accepting proxy's answer.
 type Answer struct {
 	Instance relay.Instance
 	Accepted []Offer // the offers in use, with this side's own data
+	// Proven is set by [Dialer.Dial], and not sent.
+	Proven relay.Instance
 
 	// Refused is empty where the link is accepted. Then bytes of the connection follow at
 	// once, in both directions.
@@ -167,11 +167,18 @@ func ReadAnswer(r io.Reader) (*Answer, error) {
 	return &a, nil
 }
 
+// ErrNothing says that a connection was closed before anything came, as a port scan, a health check
+// and an agent that looks for proxies do.
+var ErrNothing = errors.New("closed before a hello or an answer")
+
 // readFramed reads a frame and returns its body.
 func readFramed(r io.Reader) ([]byte, error) {
 	var head [headerSize]byte
 	// The magic alone first: a peer that sends less and waits is not a proxy.
-	if _, err := io.ReadFull(r, head[:len(magic)]); err != nil {
+	switch _, err := io.ReadFull(r, head[:len(magic)]); {
+	case err == io.EOF:
+		return nil, reason.Errorf(reason.NotHello, "link: %w", ErrNothing)
+	case err != nil:
 		return nil, readError(err)
 	}
 	if string(head[:len(magic)]) != magic {

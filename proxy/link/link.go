@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // ErrNoProxy is wrapped by errors of [Dialer.Dial] which mean that nothing, or no proxy to
@@ -67,8 +68,11 @@ func (d *Dialer) greet(ctx context.Context, conn net.Conn, h *Hello) (net.Conn, 
 	conn.SetDeadline(time.Now().Add(d.AnswerTimeout))
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
+	var own Key
 	if d.TLS != nil {
-		t := tls.Client(conn, d.TLS.client())
+		config := d.TLS.client()
+		own = keyOf(config)
+		t := tls.Client(conn, config)
 		if err := t.HandshakeContext(ctx); err != nil {
 			return nil, nil, tlsError(err)
 		}
@@ -89,6 +93,7 @@ func (d *Dialer) greet(ctx context.Context, conn net.Conn, h *Hello) (net.Conn, 
 	if answer.Refused != "" {
 		return nil, nil, reason.Errorf(answer.Refused, "the peer refused: %s", answer.Text)
 	}
+	answer.Proven = prove(answer.Instance, h.Instance, KeyOf(conn), own)
 	// ctx has ended, and its function may yet set the deadline: the connection is of no use.
 	if !stop() && ctx.Err() != nil {
 		return nil, nil, ctx.Err()
@@ -98,8 +103,9 @@ func (d *Dialer) greet(ctx context.Context, conn net.Conn, h *Hello) (net.Conn, 
 
 // Acceptor accepts links.
 type Acceptor struct {
-	HelloTimeout time.Duration // from accepting the connection to the end of the hello
-	TLS          *Identity     // nil: plain
+	Instance     relay.Instance // of this proxy
+	HelloTimeout time.Duration  // from accepting the connection to the end of the hello
+	TLS          *Identity      // nil: plain
 }
 
 // Accept reads the hello from a connection to the mesh port, after TLS where that is
@@ -109,11 +115,14 @@ func (a *Acceptor) Accept(ctx context.Context, conn net.Conn) (net.Conn, *Hello,
 	conn.SetDeadline(time.Now().Add(a.HelloTimeout))
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
+	var own Key
 	if a.TLS != nil {
-		t := tls.Server(conn, a.TLS.server())
+		config := a.TLS.server()
+		own = keyOf(config)
+		t := tls.Server(conn, config)
 		switch err := t.HandshakeContext(ctx); {
-		case errors.Is(err, io.EOF): // as of a port scan or health check
-			return nil, nil, reason.Errorf(reason.NotHello, "closed before a TLS handshake: %w", err)
+		case err == io.EOF:
+			return nil, nil, reason.Errorf(reason.NotHello, "before a TLS handshake: %w", ErrNothing)
 		case err != nil:
 			return nil, nil, tlsError(err)
 		}
@@ -123,6 +132,7 @@ func (a *Acceptor) Accept(ctx context.Context, conn net.Conn) (net.Conn, *Hello,
 	if err != nil {
 		return nil, nil, err
 	}
+	h.Proven = prove(h.Instance, a.Instance, KeyOf(conn), own)
 	if !stop() {
 		return nil, nil, ctx.Err()
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/psidecar/psidecar/internal/identity"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -39,10 +40,7 @@ var answers = []Answer{
 func TestHelloAndAnswerRoundTrip(t *testing.T) {
 	for _, h := range hellos {
 		more := strings.NewReader(string(h.Append(nil)) + "and more")
-		got, err := ReadHello(more)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := require.Value(ReadHello(more))(t)
 		normalise(got.Offers)
 		if !reflect.DeepEqual(*got, h) {
 			t.Errorf("got %+v, want %+v", *got, h)
@@ -52,10 +50,7 @@ func TestHelloAndAnswerRoundTrip(t *testing.T) {
 		}
 	}
 	for _, a := range answers {
-		got, err := ReadAnswer(bytes.NewReader(a.Append(nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := require.Value(ReadAnswer(bytes.NewReader(a.Append(nil))))(t)
 		normalise(got.Accepted)
 		if !reflect.DeepEqual(*got, a) {
 			t.Errorf("got %+v, want %+v", *got, a)
@@ -126,11 +121,8 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-func identityOf(t *testing.T, f require.Files, peers ...string) *Identity {
-	i, err := LoadIdentity(Files{Files: identity.Files{Cert: f.Cert, Key: f.Key, CA: f.CA}, Peers: peers})
-	if err != nil {
-		t.Fatal(err)
-	}
+func identityOf(t *testing.T, f certs.Files, peers ...string) *Identity {
+	i := require.Value(LoadIdentity(Files{Files: identity.Files{Cert: f.Cert, Key: f.Key, CA: f.CA}, Peers: peers}))(t)
 	return i
 }
 
@@ -138,10 +130,7 @@ func identityOf(t *testing.T, f require.Files, peers ...string) *Identity {
 // succeeds.
 func meet(t *testing.T, dialer, acceptor *Identity) (dialed, accepted error) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	ended := make(chan error, 1)
 	go func() {
@@ -180,7 +169,7 @@ func meet(t *testing.T, dialer, acceptor *Identity) (dialed, accepted error) {
 }
 
 func TestMutualTLS(t *testing.T) {
-	ours, theirs := require.NewAuthority(t, "ours"), require.NewAuthority(t, "theirs")
+	ours, theirs := certs.NewAuthority(t, "ours"), certs.NewAuthority(t, "theirs")
 	tomorrow, yesterday := time.Now().Add(24*time.Hour), time.Now().Add(-time.Hour)
 	good := ours.Issue(t, t.TempDir(), "a.psidecar.svc", tomorrow, "spiffe://cluster/psidecar/proxy/a")
 	named := ours.Issue(t, t.TempDir(), "a.psidecar.svc", tomorrow, "spiffe://cluster/ns/train/sa/psidecar")
@@ -228,27 +217,88 @@ func TestMutualTLS(t *testing.T) {
 	}
 }
 
+// provenBy returns how the ends of a link know each other, if the dialer claims to be one instance
+// and the acceptor to be another.
+func provenBy(t *testing.T, dialer, acceptor *Identity, from, to relay.Instance) (atDialer, atAcceptor relay.Instance) {
+	t.Helper()
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer l.Close()
+	accepted := make(chan error, 1)
+	go func() {
+		accepted <- func() error {
+			conn, err := l.Accept()
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			a := Acceptor{Instance: to, HelloTimeout: time.Minute, TLS: acceptor}
+			far, h, err := a.Accept(context.Background(), conn)
+			if err != nil {
+				return err
+			}
+			atAcceptor = h.Proven
+			return Reply(far, &Answer{Instance: to})
+		}()
+	}()
+	d := Dialer{Net: &net.Dialer{}, ConnectTimeout: time.Minute, AnswerTimeout: time.Minute, TLS: dialer}
+	conn, answer, err := d.Dial(context.Background(), l.Addr().String(), &Hello{Instance: from, Destination: hellos[0].Destination})
+	require.NoError(t, err)
+	conn.Close()
+	require.NoError(t, <-accepted)
+	return answer.Proven, atAcceptor
+}
+
+// What one proxy claims to be another may claim too. What is proven it cannot.
+func TestInstancesAreProven(t *testing.T) {
+	ca := certs.NewAuthority(t, "ca")
+	issue := func() *Identity {
+		return identityOf(t, ca.Issue(t, t.TempDir(), "a", time.Now().Add(time.Hour), certs.Parts...))
+	}
+	mine, peer, thief := issue(), issue(), issue()
+	me, other := relay.Instance{1}, relay.Instance{2}
+	atMe, atPeer := provenBy(t, mine, peer, me, other)
+	if again, back := provenBy(t, mine, peer, me, other); again != atMe || back != atPeer {
+		t.Error("a second link proves something else than the first")
+	}
+	// A link in the other direction is one with the same peer.
+	if back, again := provenBy(t, peer, mine, other, me); again != atMe || back != atPeer {
+		t.Error("a link back proves something else")
+	}
+	if _, got := provenBy(t, thief, peer, me, other); got == atPeer {
+		t.Error("a proxy that claims another's instance counts as that when it dials")
+	}
+	if got, _ := provenBy(t, mine, thief, me, other); got == atMe {
+		t.Error("a proxy that claims another's instance counts as that when it is dialed")
+	}
+	if _, got := provenBy(t, thief, peer, other, other); got == other {
+		t.Error("a proxy counts as the one that it has dialed")
+	}
+	if got, back := provenBy(t, mine, mine, me, me); got != me || back != me {
+		t.Error("a proxy that has dialed itself is somebody else")
+	}
+	if got, back := provenBy(t, nil, nil, me, other); got != other || back != me {
+		t.Error("without TLS instances do not count as claimed")
+	}
+}
+
 // A certificate that is replaced is used from then on.
 func TestCertificatesAreReadAgain(t *testing.T) {
-	ca := require.NewAuthority(t, "ca")
+	ca := certs.NewAuthority(t, "ca")
 	folder := t.TempDir()
-	peer := identityOf(t, ca.Issue(t, t.TempDir(), "peer", time.Now().Add(time.Hour), require.CertificateParts...))
-	files := ca.Issue(t, folder, "me", time.Now().Add(-time.Minute), require.CertificateParts...)
+	peer := identityOf(t, ca.Issue(t, t.TempDir(), "peer", time.Now().Add(time.Hour), certs.Parts...))
+	files := ca.Issue(t, folder, "me", time.Now().Add(-time.Minute), certs.Parts...)
 	me := identityOf(t, files)
 	if err, _ := meet(t, me, peer); reason.Of(err) != reason.TLS {
 		t.Fatalf("with an expired certificate: %v", err)
 	}
-	ca.Issue(t, folder, "me", time.Now().Add(time.Hour), require.CertificateParts...)
-	for { // it looks again within a second
+	ca.Issue(t, folder, "me", time.Now().Add(time.Hour), certs.Parts...)
+	require.Await(t, "links with the new certificate", func() error {
 		err, _ := meet(t, me, peer)
-		if err == nil {
-			return
-		}
-		if t.Context().Err() != nil || reason.Of(err) != reason.TLS {
+		if err != nil && reason.Of(err) != reason.TLS {
 			t.Fatalf("with the new certificate: %v", err)
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return err
+	})
 }
 
 func TestLoadIdentityChecksPatterns(t *testing.T) {
@@ -262,19 +312,14 @@ func TestLoadIdentityChecksPatterns(t *testing.T) {
 // time allowed.
 func TestSilentPeer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer l.Close()
 	d := Dialer{Net: &net.Dialer{}, ConnectTimeout: time.Second, AnswerTimeout: 20 * time.Millisecond}
 	_, _, err = d.Dial(context.Background(), l.Addr().String(), &hellos[0])
 	if reason.Of(err) != reason.HelloTimeout || !errors.Is(err, ErrNoProxy) {
 		t.Errorf("dialing: %v", err)
 	}
-	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := require.Value(l.Accept())(t)
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -9,10 +9,12 @@ import (
 	"io"
 	"net"
 	"path"
+	"slices"
 
 	"github.com/psidecar/psidecar/internal/identity"
 
 	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // Files are the PEM files of mutual TLS, and the peers that are accepted.
@@ -136,6 +138,28 @@ func KeyOf(conn net.Conn) (k Key) {
 		k = sha256.Sum256(all[0].RawSubjectPublicKeyInfo)
 	}
 	return k
+}
+
+// keyOf returns the key of the certificate that a configuration has.
+func keyOf(c *tls.Config) (k Key) {
+	if leaf, err := x509.ParseCertificate(c.Certificates[0].Certificate[0]); err == nil {
+		k = sha256.Sum256(leaf.RawSubjectPublicKeyInfo)
+	}
+	return k
+}
+
+// prove returns by what a peer is known that claims an instance, which any other could claim as well:
+// a digest of that, of the key of its certificate, and of this proxy's own. So nobody gets at what is
+// kept for another peer, and both ends of a link change what they call each other at the same time
+// when one of them gets a certificate with another key. Without TLS nothing is proven. A proxy that
+// has dialed itself is called mine.
+func prove(claimed, mine relay.Instance, theirs, own Key) (proven relay.Instance) {
+	if own == (Key{}) || claimed == mine && theirs == own {
+		return claimed
+	}
+	digest := sha256.Sum256(slices.Concat(claimed[:], theirs[:], own[:]))
+	copy(proven[:], digest[:])
+	return proven
 }
 
 // tlsError gives the error of a handshake its reason.

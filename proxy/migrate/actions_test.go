@@ -37,7 +37,7 @@ type action struct {
 	do     deed
 	at     uint8  // to whom: host, or server where it serves
 	from   uint8  // by which server, or worker
-	what   uint32 // a key or a batch
+	what   uint32 // a key, a batch, or a message's place in a queue
 	lost   uint8  // the message that is lost between worker and site in it
 	misses bool   // what was on its way is lost instead
 }
@@ -47,6 +47,9 @@ func (a action) String() string {
 	switch a.do {
 	case serves:
 		s = fmt.Sprintf("server %d takes from worker %d", a.at, a.from)
+		if a.what > 0 {
+			s += fmt.Sprintf(" message %d of the queue", a.what)
+		}
 	case takes:
 		s = fmt.Sprintf("site %d takes from server %d", a.at, a.from)
 	case hears:
@@ -106,6 +109,9 @@ type model struct {
 	*parts
 	first  budget
 	orders bool // all orders count
+	// anyOrder has servers handle what a worker has sent in any order: dmlc/ps-lite's Customer
+	// queues messages by priority, and those of one priority in no order.
+	anyOrder bool
 }
 
 // actions appends all that can happen.
@@ -128,6 +134,9 @@ func (m *model) deliveries(w *world, all []action) []action {
 		for s := range uint8(2) {
 			if w.Up[s][i] != 0 {
 				all = append(all, action{do: serves, at: s, from: i})
+				for n := 1; m.anyOrder && n < len(m.queues[w.Up[s][i]].parts); n++ {
+					all = append(all, action{do: serves, at: s, from: i, what: uint32(n)})
+				}
 			}
 			if w.Down[s][i] != 0 {
 				all = append(all, action{do: takes, at: i, from: s})

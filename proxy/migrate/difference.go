@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 var le = binary.LittleEndian
@@ -45,7 +45,7 @@ func difference(want, have []byte, t pslite.DataType) ([]byte, error) {
 		case pslite.Int64, pslite.Uint64:
 			le.PutUint64(o, le.Uint64(w)-le.Uint64(h))
 		default:
-			return nil, fmt.Errorf("values of type %d cannot be subtracted", t)
+			return nil, fmt.Errorf("it is not known what numbers values of type %d have, so they cannot be subtracted", t)
 		}
 	}
 	return out, nil

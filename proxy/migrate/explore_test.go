@@ -18,6 +18,7 @@ type exploration struct {
 	steps  int // of each worker: a push, a pull
 	budget budget
 	plain  bool // without PS_RESEND
+	orders bool // servers handle what a worker has sent in any order
 	rarely bool // takes minutes
 }
 
@@ -26,6 +27,9 @@ func (e exploration) String() string {
 	if e.plain {
 		s += ", without PS_RESEND"
 	}
+	if e.orders {
+		s += ", servers take in any order"
+	}
 	return s
 }
 
@@ -33,6 +37,8 @@ func (e exploration) String() string {
 var explorations = []exploration{
 	{steps: 2, plain: true, budget: budget{Moves: 3}},
 	{steps: 2, plain: true, budget: budget{Moves: 3, Expire: 1}},
+	{steps: 2, plain: true, orders: true, budget: budget{Moves: 3}},
+	{steps: 1, plain: true, orders: true, budget: budget{Moves: 3, Expire: 1}},
 	{steps: 1, plain: true, budget: budget{Moves: 2, Over: 1}},
 	{steps: 2, budget: budget{Moves: 3}},
 	{steps: 2, budget: budget{Moves: 3, Expire: 1}},
@@ -97,7 +103,7 @@ func TestExploreAllInterleavings(t *testing.T) {
 				t.Parallel()
 			}
 			began := time.Now()
-			m := &model{parts: newParts(!e.plain, false, sound)}
+			m := &model{parts: newParts(!e.plain, false, sound), anyOrder: e.orders}
 			f := explore(m, newWorld(m.parts, e.steps, e.budget), most)
 			switch {
 			case f.failure != "":
@@ -114,6 +120,7 @@ func TestExploreAllInterleavings(t *testing.T) {
 // nothing uses and takes one key for the other finds the same ends as the one that
 // does not.
 func TestReduction(t *testing.T) {
+	require.Time(t)
 	for _, e := range []exploration{
 		{steps: 1, budget: budget{Moves: 1}},
 		{steps: 1, budget: budget{Moves: 2}},

@@ -4,8 +4,9 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A move is checked by a pull: it comes to an end where the server takes pushes as
@@ -51,9 +52,7 @@ func TestMoveByHandler(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			stores := [2]float32{value, c.old}
 			result := answered(t, s, func(server int32, push bool, pushed float32) float32 {
 				if push {
@@ -95,9 +94,7 @@ func answered(t *testing.T, s *Site, serve func(server int32, push bool, value f
 				} else {
 					m.Data[1] = pslite.AppendFloat32(nil, []float32{has})
 				}
-				if err := s.Router.TakeAnswer(o.Route.Server, o.Route.Worker, m, pslite.DMLC); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, s.Router.TakeAnswer(o.Route.Server, o.Route.Worker, m, pslite.DMLC))
 			}
 		}
 	}

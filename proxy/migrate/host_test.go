@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -222,7 +222,7 @@ func (t *turn) hear(m Message) {
 	}
 	from := siteNames[1-t.at]
 	if t.fault == quietEarly && m.Kind == Hold {
-		t.effects = append(t.effects, effect{tell: &Message{Kind: Quiet, Batch: m.Batch, Keys: m.Keys}})
+		t.effects = append(t.effects, effect{tell: &Message{Kind: Quiet, Batch: m.Batch, Keys: m.Keys, Uses: t.Site.Router.Uses(m.Keys)}})
 	}
 	t.Site.Receive(from, m)
 	t.settle()
@@ -346,10 +346,12 @@ func (t *turn) request() {
 	m.AppID, m.CustomerID, m.Timestamp, m.Request = 0, 0, int32(x.Step), true
 	m.Push, m.Pull = x.Step%2 == 1, x.Step%2 == 0
 	m.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
-	frames := [][]byte{m.Append(nil, pslite.DMLC), pslite.AppendKeys(nil, modelKeys[:]), {}}
+	frames := [][]byte{nil, pslite.AppendKeys(nil, modelKeys[:]), {}}
 	if m.Push {
 		frames[2] = pslite.AppendFloat32(nil, []float32{1, 1})
 	}
+	m.DataSize = int32(len(frames[1]) + len(frames[2]))
+	frames[0] = m.Append(nil, pslite.DMLC)
 	if x.Resend {
 		x.Unacked = with(x.Unacked, sent{pslite.Signature(&m, x.ID, pslite.ServerID(0)), frames}, compareSent)
 	}

@@ -53,12 +53,16 @@ func (s *Site) Fetched(t *route.Table) {
 // holding takes the holds of another site, as the answer to Join. Batches of this site's earlier
 // incarnation are not held again: the store has decided them, and the others learn it by
 // [Site.settle].
-func (s *Site) holding(from string, held []Held) {
+func (s *Site) holding(from string, m *Message) {
 	if !s.asked[from] {
 		return
 	}
 	delete(s.asked, from)
-	for _, h := range held {
+	s.Router.MoveApp(m.App)
+	if m.Last.Mover == from {
+		s.endedOf(from).noteAll(m.Last)
+	}
+	for _, h := range m.Held {
 		if h.Batch.Mover != s.self { // our own are decided by the store
 			s.Router.Hold(h.Batch, h.Keys)
 		}
@@ -71,10 +75,6 @@ func (s *Site) holding(from string, held []Held) {
 // waits, as the owner in a Quiet message, reports that the keys cannot go into parts.
 const waits int32 = -4
 
-// Elsewhere, as the owner in a Quiet message, reports that the keys would go into parts at places
-// that the site does not know.
-const Elsewhere int32 = -5
-
 // parted returns the owner of keys that go into parts, and 0 for an ordinary rank.
 func parted(to int32) int32 {
 	if plan.PartsOf(to) > 0 {
@@ -86,6 +86,7 @@ func parted(to int32) int32 {
 // endHold releases a batch of another mover.
 func (s *Site) endHold(b route.Batch, owner int32) {
 	delete(s.parting, b)
+	s.endedOf(b.Mover).noteEnded(b)
 	if s.asked != nil && owner != route.Unchanged {
 		for _, k := range s.Router.Held(b) {
 			s.released = append(s.released, plan.Range{Keys: k, Owner: owner})
@@ -98,7 +99,7 @@ func (s *Site) endHold(b route.Batch, owner int32) {
 // lost. While requests are in flight this site has nothing else to say to the mover, so without
 // this question the requests that wait for the batch could wait forever.
 func (s *Site) askRelease(b route.Batch) {
-	m := Message{Kind: Holding, Batch: b, Keys: s.Router.Held(b), Held: s.held()}
+	m := Message{Kind: Holding, Batch: b, Keys: s.Router.Held(b), Held: s.held(), App: s.Router.App()}
 	if !s.Router.Carried() {
 		m.Owner = blind
 	}
@@ -134,7 +135,11 @@ func (s *Site) held() []Held {
 // promise to be quiet, so it counts as loud again in moves that are still quieting. In later phases
 // it cannot do harm: it passes nothing before it holds these keys.
 func (s *Site) answerJoin(from string) {
-	s.send(from, Message{Kind: Holding, Held: s.held()})
+	m := Message{Kind: Holding, Held: s.held(), App: s.Router.App()}
+	if s.last > 0 {
+		m.Last = route.Batch{Mover: s.self, Number: s.last}
+	}
+	s.send(from, m)
 	for _, x := range s.inOrder() { // it was quiet, and knows nothing of it now
 		if x.phase == quieting {
 			x.loud[from] = true

@@ -8,12 +8,11 @@ import (
 )
 
 // A move that was given up while a push of it was in flight leaves the keys with the old owner, and
-// the push still arrives at the server that they were to go to. A later move to that server finds
-// it, if it was made by the same worker: its own messages are behind the push on the worker's
-// connection, and its check corrects the value. Others could not: the keys would go to a third
-// server, and from there, moved by another host, to that one, and the push would be added to them
-// when all is over. So until the push is answered the keys do not go anywhere else. Only this site
-// could move them: it is the one that moves the old owner's keys.
+// the push still arrives at the server that they were to go to. If the keys had moved there by then,
+// on whatever way and in whichever worker's name, the push would be added to a value that is
+// complete: servers need not handle the messages of a worker in order. So until the push is answered
+// the keys do not move. Only this site could move them: it is the one that moves the old owner's
+// keys.
 //
 // With PS_RESEND such a move is not given up, and a push is repeated until it is answered.
 
@@ -27,7 +26,7 @@ type late struct {
 const maxLate = 256
 
 // ErrLate is the reason why keys are not moved now.
-var ErrLate = errors.New("a push of an earlier move of these keys may still arrive at another server")
+var ErrLate = errors.New("a push of an earlier move of these keys is not answered yet")
 
 // ErrDisconnected is the reason of a move that was given up because the connection ended over which
 // it had pushed.
@@ -44,11 +43,10 @@ func (s *Site) giveUp(worker int32, op *route.Op) {
 	s.late = append(s.late, late{op, worker})
 }
 
-// mayArrive reports whether a late push for one of a move's keys could arrive unnoticed, if the
-// worker made the move.
-func (s *Site) mayArrive(worker int32, m *Move) bool {
+// mayArrive reports whether a late push for one of the keys is not answered yet.
+func (s *Site) mayArrive(keys []uint64) bool {
 	return slices.ContainsFunc(s.late, func(l late) bool {
-		return (l.op.Server != m.To || l.worker != worker) && slices.ContainsFunc(m.Keys, func(key uint64) bool {
+		return slices.ContainsFunc(keys, func(key uint64) bool {
 			_, found := slices.BinarySearch(l.op.Keys, key)
 			return found
 		})

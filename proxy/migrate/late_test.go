@@ -4,9 +4,10 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // lateJob is two hosts with a worker and a site each, and three servers that add. Sites hear each
@@ -98,9 +99,7 @@ func (j *lateJob) serve(at, server int) {
 			answer = append(answer, m.Data[0], pslite.AppendFloat32(nil, values))
 		}
 		answer[0] = back.Append(nil, pslite.DMLC)
-		if err := j.sites[at].Router.TakeAnswer(int32(server), pslite.WorkerID(at), decode(answer), pslite.DMLC); err != nil {
-			j.t.Fatal(err)
-		}
+		require.NoError(j.t, j.sites[at].Router.TakeAnswer(int32(server), pslite.WorkerID(at), decode(answer), pslite.DMLC))
 	}
 	j.carry()
 }
@@ -109,12 +108,10 @@ func (j *lateJob) serve(at, server int) {
 func (j *lateJob) pushes() route.Batch {
 	j.t.Helper()
 	j.sums[0][1] = 5
-	if err := j.begin(0, 0, 1); err != nil {
-		j.t.Fatal(err)
-	}
+	require.NoError(j.t, j.begin(0, 0, 1))
 	j.serve(0, 0)
 	b := route.Batch{Mover: siteNames[0], Number: j.sites[0].Last()}
-	if j.sites[0].Phase(b.Number) != writing || len(j.up[0][1]) != 2 {
+	if j.sites[0].Phase(b.Number) != writing || len(j.up[0][1]) != 1 {
 		j.t.Fatalf("the move is in phase %v, with %d messages on their way", j.sites[0].Phase(b.Number), len(j.up[0][1]))
 	}
 	return b
@@ -136,11 +133,11 @@ func TestALatePushIsNotAddedToWhatAnotherHostHasMoved(t *testing.T) {
 			t.Fatalf("when the push has arrived: %v", err)
 		}
 	}
-	j.serve(0, 0)
-	j.serve(0, 2)
-	if err := j.begin(1, 2, 1); err != nil {
-		t.Fatal(err)
+	for range 2 { // the value is read, written and checked
+		j.serve(0, 0)
+		j.serve(0, 2)
 	}
+	require.NoError(t, j.begin(1, 2, 1))
 	for range 4 { // the value, and corrections
 		j.serve(1, 2)
 		j.serve(1, 1)
@@ -156,22 +153,35 @@ func TestALatePushIsNotAddedToWhatAnotherHostHasMoved(t *testing.T) {
 	}
 }
 
-// A move to the server that a late push is for finds it.
+// The keys move again, also to the server that a late push is for, only when it is answered: the
+// server may handle the pushes and pulls of the next move before it.
 func TestAMoveBehindALatePush(t *testing.T) {
 	j := newLateJob(t)
 	if !j.sites[0].Expire(j.pushes()) {
 		t.Fatal("the move does not expire")
 	}
 	j.carry()
-	if err := j.begin(0, 0, 1); err != nil {
-		t.Fatal(err)
+	if err := j.begin(0, 0, 1); !errors.Is(err, ErrLate) {
+		t.Fatalf("a move while the push is on its way: %v", err)
 	}
-	for range 4 {
+	j.serve(0, 1)
+	require.NoError(t, j.begin(0, 0, 1))
+	for range 6 {
 		j.serve(0, 0)
 		j.serve(0, 1)
 	}
 	if owner := j.sites[1].Router.Table().Owner(1); owner != 1 || j.sums[1][1] != 5 || len(j.sites[0].late) > 0 {
 		t.Errorf("the key is %v with server %d; %d pushes count as late", j.sums[1][1], owner, len(j.sites[0].late))
+	}
+}
+
+// With PS_RESEND a push is repeated until it is answered, so a move that has pushed is not given up.
+func TestNoPushIsLateWithResend(t *testing.T) {
+	j := newLateJob(t)
+	j.sites[0].Router.UseResend()
+	b := j.pushes()
+	if j.sites[0].Expire(b) || j.sites[0].Phase(b.Number) != writing {
+		t.Errorf("the move is given up in phase %v", j.sites[0].Phase(b.Number))
 	}
 }
 

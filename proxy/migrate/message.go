@@ -24,9 +24,15 @@ type Message struct {
 	Keys  []plan.Keys // of Hold, Quiet and Holding with a Batch
 	// Owner depends on the kind. Release: a rank, an owner of keys in parts, or route.Unchanged.
 	// Holding: blind, or 0. Hold and Quiet of a batch whose keys go into parts: the owner that they
-	// will have, waits or Elsewhere. Otherwise 0.
+	// will have, or waits. Otherwise 0.
 	Owner int32
 	Held  []Held // of Holding
+	// Last is the sender's own last batch: of Holding in answer to Join. What is not held of those up to it is over.
+	Last route.Batch
+	// App is the app whose keys move as the sender knows: of Hold, Quiet and Holding without a Batch.
+	App int32
+	// Uses say how the sender's workers use the keys: of Quiet.
+	Uses []route.Use
 }
 
 // Held is a batch that is held.

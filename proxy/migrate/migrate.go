@@ -35,6 +35,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/route"
 )
@@ -65,7 +66,8 @@ type Site struct {
 	// owner that the keys will have. Quiet repeats it, so that the mover knows that this site took
 	// the batch as one of parts.
 	parting map[route.Batch]int32
-	late    []late // at most maxLate
+	late    []late            // at most maxLate
+	ended   map[string]*ended // by mover
 	out     []Out
 }
 
@@ -74,7 +76,7 @@ type Site struct {
 // number at least as high as any that an earlier incarnation of the site used; otherwise other
 // sites take a new batch for one that is over.
 func New(self string, r *route.Router, number uint64) *Site {
-	return &Site{Router: r, self: self, others: map[string]bool{}, moves: map[uint64]*moving{}, last: number, parting: map[route.Batch]int32{}}
+	return &Site{Router: r, self: self, others: map[string]bool{}, moves: map[uint64]*moving{}, last: number, parting: map[route.Batch]int32{}, ended: map[string]*ended{}}
 }
 
 // Name returns the site's own name.
@@ -144,7 +146,7 @@ func (s *Site) Begin(m Move) error {
 		return errors.New("this host does not yet know which keys are displaced")
 	}
 	worker, err := s.Router.Mover()
-	if err != nil {
+	if err != nil && !s.mayGoHome(err, &m) {
 		return err
 	}
 	if m.Handler != Adds && m.Handler != Assigns {
@@ -157,7 +159,7 @@ func (s *Site) Begin(m Move) error {
 			return fmt.Errorf("key %d belongs to server %d, not %d", k, owner, m.From)
 		}
 	}
-	if s.mayArrive(worker, &m) {
+	if s.mayArrive(m.Keys) {
 		return ErrLate
 	}
 	s.last++
@@ -168,14 +170,24 @@ func (s *Site) Begin(m Move) error {
 		return errors.New("some of the keys are moving already")
 	}
 	s.moves[s.last] = x
+	s.Router.MoveApp(s.Router.AppOf())
 	s.tellHold(x)
 	return nil
+}
+
+// mayGoHome reports whether a move can be made although the job's keys must not move, for err: what has moved, or was
+// placed, can go back. It is known whose keys these are, and what the program asks of other servers than the home is no
+// concern of the keys that are asked of the home.
+func (s *Site) mayGoHome(err error, m *Move) bool {
+	servers := s.Router.Table().Servers()
+	return (errors.Is(err, route.ErrSlicer) || errors.Is(err, route.ErrApps)) && (s.Router.App() != pslite.Empty || s.Router.OneApp()) &&
+		!slices.ContainsFunc(m.Keys, func(key uint64) bool { return plan.HomeOf(key, servers) != m.To })
 }
 
 // tellHold asks the sites that are not quiet yet to hold the keys. A site that holds them already
 // answers with Quiet again.
 func (s *Site) tellHold(x *moving) {
-	s.sendToOthers(x, Message{Kind: Hold, Batch: x.batch, Keys: x.ranges, Owner: parted(x.move.To)})
+	s.sendToOthers(x, Message{Kind: Hold, Batch: x.batch, Keys: x.ranges, Owner: parted(x.move.To), App: s.Router.App()})
 }
 
 // sendToOthers sends a message about a move to all other sites, a Hold only to those that are still
@@ -200,9 +212,13 @@ func (s *Site) Receive(from string, m Message) {
 			s.answerHeld(from, m)
 			return
 		}
-		s.holding(from, m.Held)
+		s.holding(from, &m)
 	case Hold:
-		if m.Batch.Mover == from && s.Router.Hold(m.Batch, m.Keys) && m.Owner != 0 {
+		if m.Batch.Mover != from || s.endedOf(from).has(m.Batch) && s.Router.Held(m.Batch) == nil {
+			return
+		}
+		s.Router.MoveApp(m.App)
+		if s.Router.Hold(m.Batch, m.Keys) && m.Owner != 0 {
 			s.parting[m.Batch] = parted(m.Owner)
 		}
 	case Quiet:
@@ -214,8 +230,7 @@ func (s *Site) Receive(from string, m Message) {
 	}
 }
 
-// inOrder returns the moves by batch number, so that outputs do not depend on map order: tests
-// compare them with transcripts.
+// inOrder returns the moves by batch number, so that outputs do not depend on map order.
 func (s *Site) inOrder() []*moving {
 	return slices.SortedFunc(maps.Values(s.moves), func(a, b *moving) int { return cmp.Compare(a.batch.Number, b.batch.Number) })
 }
@@ -227,6 +242,7 @@ func (s *Site) inOrder() []*moving {
 // there is some, the site answers with owner waits, and the mover gives the move up.
 func (s *Site) quiet(b route.Batch) {
 	m := Message{Kind: Quiet, Batch: b, Keys: s.Router.Held(b), Owner: s.parting[b]}
+	m.Uses, m.App = s.Router.Uses(m.Keys), s.Router.App()
 	if x := s.moves[b.Number]; b.Mover == s.self && x != nil {
 		m.Owner = parted(x.move.To)
 	}
@@ -256,70 +272,88 @@ func (s *Site) heard(from string, m Message) {
 	case x.phase == quieting && m.Owner == waits:
 		s.endMove(x, fmt.Errorf("%w: at %s", ErrWaits, from))
 		return
-	case x.phase == quieting && m.Owner == Elsewhere:
-		s.endMove(x, fmt.Errorf("%w: at %s", ErrElsewhere, from))
-		return
 	case m.Owner != parted(x.move.To):
 		return // it does not know yet, or never will, that the keys go into parts
+	case x.phase == quieting && s.Router.App() != pslite.Empty && m.App != s.Router.App(): // two hosts began to move keys, each of another app
+		s.endMove(x, route.ErrApps)
+		return
 	}
-	delete(x.loud, from)
+	if x.loud[from] {
+		delete(x.loud, from)
+		x.uses = route.MergeUses(x.uses, m.Uses)
+	}
 	if x.phase == quieting && len(x.loud) == 0 {
-		x.phase = reading
-		x.op = &route.Op{Server: x.move.From, Keys: x.move.Keys}
-		s.Router.Start(x.worker, x.op)
+		s.beginReading(x)
 	}
+}
+
+// beginReading begins to pull the keys of a move from their old owner, where they can move as they are used on all hosts.
+func (s *Site) beginReading(x *moving) {
+	if err := route.Fits(x.uses); err != nil && !s.mayGoHome(err, &x.move) {
+		s.endMove(x, err)
+		return
+	}
+	x.phase = reading
+	x.op = &route.Op{Server: x.move.From, Keys: x.move.Keys, Uses: x.uses}
+	s.Router.Start(x.worker, x.op)
 }
 
 // settle releases a batch of this mover that another site still holds although it is over, perhaps
 // since an earlier incarnation. As a rule the keys cannot have moved since, because any later mover
 // would need that site to hold them. But a Hold may arrive behind its Release, and behind a later
 // move's; that move may even be over there and not yet here. So while another mover has this site
-// hold one of the keys the owner is not known. Otherwise the table has it.
+// hold one of the keys the owner is not known. Otherwise the table has it. Where the keys have several
+// owners by now, later moves of some of them are over, and the site has seen them end before it could
+// hold all of these again: it knows the owners.
 func (s *Site) settle(from string, b route.Batch, keys []plan.Keys) {
 	if s.asked != nil || len(keys) == 0 || s.Router.HoldsForOthers(s.self, keys) {
 		return // not known yet; it will say so again
 	}
-	s.send(from, Message{Kind: Release, Batch: b, Owner: s.Router.Table().Owner(keys[0].First)})
+	s.send(from, Message{Kind: Release, Batch: b, Owner: s.ownerOf(keys)})
 }
 
-// complete is called when an op has its answer, and starts the next one of its move. The answer to
-// ahead may overtake that of the push before it; then it is only noted.
+// maxSettled is far above the number of keys of a batch.
+const maxSettled = 1 << 20
+
+// ownerOf returns the owner of all keys, Unchanged where they have several.
+func (s *Site) ownerOf(keys []plan.Keys) int32 {
+	table, left := s.Router.Table(), uint64(maxSettled)
+	owner := table.Owner(keys[0].First)
+	for _, r := range keys {
+		if r.Last-r.First >= left { // no batch of ours
+			return route.Unchanged
+		}
+		left -= r.Last - r.First
+		for k := r.First; ; k++ {
+			if table.Owner(k) != owner {
+				return route.Unchanged
+			}
+			if k == r.Last {
+				break
+			}
+		}
+	}
+	return owner
+}
+
+// complete is called when an op has its answer, and starts the next one of its move.
 func (s *Site) complete(op *route.Op) {
 	s.late = slices.DeleteFunc(s.late, func(l late) bool { return l.op == op })
 	for _, x := range s.inOrder() {
-		switch op {
-		case x.op:
-		case x.ahead:
-			x.early = true
-			return
-		default:
+		if op != x.op {
 			continue
 		}
-		ahead := x.ahead
 		next, err := x.nextOp()
 		switch {
 		case err != nil:
 			s.endMove(x, err)
-		case next != nil && next == ahead: // in flight already
 		case next != nil:
-			s.start(x, next)
+			s.Router.Start(x.worker, next)
 		default:
 			x.phase = recording
 			s.record(x)
 		}
 		return
-	}
-}
-
-// start sends an op. The pull that checks the first push is sent right behind it, which saves one
-// round trip per move: a server handles the messages of one connection in order. Where a server
-// does not, the pulled values look wrong and are corrected like others. With PS_RESEND messages can
-// be lost and repeated, and so arrive in any order; there the check waits for the push's answer.
-func (s *Site) start(x *moving, op *route.Op) {
-	s.Router.Start(x.worker, op)
-	if x.phase == writing && x.tried == 0 && !s.Router.Resend() {
-		x.ahead = x.ask()
-		s.Router.Start(x.worker, x.ahead)
 	}
 }
 
@@ -345,8 +379,8 @@ func (s *Site) endMove(x *moving, err error) {
 	owner := x.move.To
 	if err != nil {
 		owner = route.Unchanged
-		for _, op := range x.ops() {
-			s.giveUp(x.worker, op)
+		if x.op != nil {
+			s.giveUp(x.worker, x.op)
 		}
 	}
 	x.phase = over
@@ -359,10 +393,6 @@ func (s *Site) endMove(x *moving, err error) {
 // ErrPast is the reason of a move that was given up at once because a site does not see all of its
 // workers' requests.
 var ErrPast = errors.New("connections of a worker bypass its host's proxy, or have just returned to it")
-
-// ErrElsewhere is the reason why keys were not divided into parts: a proxy would look for parts in
-// other places.
-var ErrElsewhere = errors.New("another number of spare servers is known there")
 
 // ErrWaits is the reason why keys were not divided into parts: what a lossy codec has held back of
 // a worker's pushes could not go along.

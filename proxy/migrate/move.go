@@ -3,10 +3,9 @@ package migrate
 import (
 	"errors"
 	"fmt"
-	"slices"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 
@@ -76,13 +75,32 @@ const maxCorrections = 8
 // was declared to.
 var ErrHandler = errors.New("the server does not take pushes as its handler should")
 
+// ValueError names keys that stay where they are because of their values: they have none, or one
+// that cannot be brought about by adding. The other keys of the move can go without them.
+type ValueError struct {
+	Keys []uint64
+	Err  error
+}
+
+func (e *ValueError) Error() string {
+	return fmt.Sprintf("%d keys, the first of which is %d: %v", len(e.Keys), e.Keys[0], e.Err)
+}
+
+func (e *ValueError) Unwrap() error { return e.Err }
+
+// noteKey adds a key, and is the error from then on.
+func (e *ValueError) noteKey(key uint64, err error) {
+	if e.Keys = append(e.Keys, key); e.Err == nil {
+		e.Err = err
+	}
+}
+
 // moving is a move in progress, at its mover.
 //
 // Invariants: loud is not empty while phase is quieting; a site that restarts is put back into it
-// only in that phase. op is what reading, writing or checking waits for; ahead is the check that
-// follows op where it was sent at once. From the end of reading on, want has the value of each key,
-// in the order of move.Keys, and does not change. left indexes move.Keys and want; the answers of
-// op are in the order of left.
+// only in that phase. op is what reading, writing or checking waits for. From the end of reading on,
+// want has the value of each key, in the order of move.Keys, and does not change. left indexes
+// move.Keys and want; the answers of op are in the order of left.
 type moving struct {
 	move   Move
 	batch  route.Batch
@@ -90,9 +108,8 @@ type moving struct {
 	phase  Phase
 	worker int32
 	loud   map[string]bool // sites with requests still in flight
+	uses   []route.Use     // of the keys, on the sites that are quiet
 	op     *route.Op
-	ahead  *route.Op // the first check, sent right behind what it checks
-	early  bool      // ahead is complete, op is not
 	want   [][]byte
 	typ    pslite.DataType
 	left   []int // indexes of the keys whose value at the new owner is not right yet
@@ -100,9 +117,13 @@ type moving struct {
 	bytes  uint64
 }
 
-// nextOp is called when op is complete, and returns the next one, which may have been sent already
-// (ahead). It returns nil when the new owner has all values, and an error where the move cannot
-// succeed.
+// nextOp is called when op is complete, and returns the next one. It returns nil when the new owner
+// has all values, and an error where the move cannot succeed.
+//
+// A check is sent only when the push before it is answered. Servers do not handle the messages of a
+// connection in order: dmlc/ps-lite's Customer queues them by priority, and those of one priority
+// in no order. A pull that overtakes its push shows the old value; the difference would be pushed a
+// second time, and another such pull would find the value right before that push is applied.
 func (m *moving) nextOp() (*route.Op, error) {
 	if err := m.op.Err; err != nil {
 		return nil, err
@@ -110,27 +131,22 @@ func (m *moving) nextOp() (*route.Op, error) {
 	switch m.phase {
 	case reading:
 		m.want, m.typ = m.op.Values, m.op.Type
+		var none ValueError
 		for i, v := range m.want {
 			m.bytes += uint64(len(v))
 			if len(v) == 0 {
-				return nil, fmt.Errorf("server %d has no value of key %d", m.move.From, m.move.Keys[i])
+				none.noteKey(m.move.Keys[i], fmt.Errorf("server %d has no value", m.move.From))
 			}
 			m.left = append(m.left, i)
+		}
+		if none.Err != nil {
+			return nil, &none
 		}
 		return m.write(m.fresh)
 	case writing:
 		m.phase = checking
-		if m.ahead == nil {
-			m.op = m.ask()
-			return m.op, nil
-		}
-		m.op, m.ahead = m.ahead, nil
-		if !m.early {
-			return m.op, nil
-		}
-		if err := m.op.Err; err != nil {
-			return nil, err
-		}
+		m.op = &route.Op{Server: m.move.To, Keys: m.keysLeft(), Uses: m.uses}
+		return m.op, nil
 	}
 	var have [][]byte
 	var wrong []int
@@ -170,21 +186,17 @@ func (m *moving) keysLeft() []uint64 {
 // write makes the push of value(i) to each of the keys left, as the new op.
 func (m *moving) write(value func(i int) ([]byte, error)) (*route.Op, error) {
 	m.phase = writing
-	op := &route.Op{Server: m.move.To, Push: true, Keys: m.keysLeft(), Values: make([][]byte, len(m.left))}
+	op := &route.Op{Server: m.move.To, Push: true, Keys: m.keysLeft(), Uses: m.uses, Values: make([][]byte, len(m.left))}
+	var unfit ValueError
 	for i := range m.left {
 		var err error
 		if op.Values[i], err = value(i); err != nil {
-			return nil, fmt.Errorf("key %d: %w", op.Keys[i], err)
+			unfit.noteKey(op.Keys[i], err)
 		}
+	}
+	if unfit.Err != nil {
+		return nil, &unfit
 	}
 	m.op = op
 	return op, nil
-}
-
-// ask makes the pull of the keys left from the new owner.
-func (m *moving) ask() *route.Op { return &route.Op{Server: m.move.To, Keys: m.keysLeft()} }
-
-// ops returns the ops in flight, for cancellation.
-func (m *moving) ops() []*route.Op {
-	return slices.DeleteFunc([]*route.Op{m.op, m.ahead}, func(op *route.Op) bool { return op == nil })
 }

@@ -7,9 +7,10 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 const (
@@ -350,9 +351,7 @@ func TestAnOlderSiteKeepsValuesWhole(t *testing.T) {
 	r.Answer(0, pslite.WorkerID(0), &m.Meta)
 	s := New("a", r, 0)
 	s.SetOthers([]string{"b"})
-	if err := s.Begin(Move{From: 0, To: plan.Parted(2), Keys: []uint64{1}, Handler: Adds}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Begin(Move{From: 0, To: plan.Parted(2), Keys: []uint64{1}, Handler: Adds}))
 	s.Out()
 	b := route.Batch{Mover: "a", Number: s.Last()}
 	s.Receive("b", Message{Kind: Quiet, Batch: b, Keys: []plan.Keys{plan.One(1)}})

@@ -5,9 +5,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A move is given up, and what its mover says of that is lost. Where a request is
@@ -32,9 +33,7 @@ func TestALostReleaseWhileSomethingIsUnderWay(t *testing.T) {
 		m.Meta.DataTypes = []pslite.DataType{pslite.Uint64, pslite.Float}
 		m.Data = [][]byte{pslite.AppendKeys(nil, modelKeys[:]), pslite.AppendFloat32(nil, []float32{1, 1})}
 		if passes = s.Router.Request(worker, 0, &m.Meta, m.Keys(), pslite.DMLC); !passes {
-			if err := s.Router.Take(worker, 0, &m, pslite.DMLC); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.Router.Take(worker, 0, &m, pslite.DMLC))
 		}
 		return passes
 	}
@@ -49,9 +48,7 @@ func TestALostReleaseWhileSomethingIsUnderWay(t *testing.T) {
 	if !push(mover, 9, 1) || !push(other, 11, 1) {
 		t.Fatal("a request does not pass")
 	}
-	if err := mover.Begin(Move{From: 0, To: 1, Keys: []uint64{modelKeys[0]}, Handler: Adds}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, mover.Begin(Move{From: 0, To: 1, Keys: []uint64{modelKeys[0]}, Handler: Adds}))
 	for _, m := range said(mover) {
 		other.Receive(mover.Name(), m)
 	}
@@ -97,9 +94,7 @@ func TestNoMoveWhereASiteIsBlind(t *testing.T) {
 	mover.Router.Request(9, 0, &m, pslite.AppendKeys(nil, []uint64{99}), pslite.DMLC)
 	mover.Router.Answer(0, 9, &m)
 	other.Router.SetCarried(false)
-	if err := mover.Begin(Move{From: 0, To: 1, Keys: []uint64{1}, Handler: Adds}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, mover.Begin(Move{From: 0, To: 1, Keys: []uint64{1}, Handler: Adds}))
 	var result *Result
 	deliver := func(from, to *Site) {
 		for _, o := range from.Out() {

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // modelServer has PS-lite's resender and a handler that adds pushes.

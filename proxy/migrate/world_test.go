@@ -106,10 +106,18 @@ func (m *model) step(n *world, a action) (failure string, ok bool) {
 	switch a.do {
 	case serves:
 		q := &n.Up[a.at][a.from]
-		head := m.head(*q)
-		*q = m.queues[*q].rest
+		x := m.queues[*q]
+		*q = x.rest
+		if a.what > 0 {
+			*q = 0
+			for i, number := range x.parts {
+				if uint32(i) != a.what {
+					*q = m.push(*q, number)
+				}
+			}
+		}
 		if !a.misses {
-			m.serverTurn(n, a.at, serves, head)
+			m.serverTurn(n, a.at, serves, x.parts[a.what])
 		}
 	case looks:
 		n.Asked[a.at] = 0

@@ -19,22 +19,19 @@ import (
 //
 // A process that passes messages is no longer throttled, so it goes on by trials alone.
 type Load struct {
+	Trial Trial // Among may be set before the first use
+
 	off      atomic.Bool   // messages pass now
 	messages atomic.Uint64 // sent so far, either way
 
 	// Of the goroutine that calls Tick.
-	last    Usage
-	busy    int // ticks in succession at which a trial was worth while
-	free    int // ticks in succession at which processors were free
-	verdict bool
-	// limited is set if the current trial, or the one that led to the verdict, began because the process
-	// was throttled. What processors are idle then says nothing.
+	last Usage
+	sent uint64 // messages at the last tick
+	busy int    // ticks in succession at which a trial was worth while
+	free int    // ticks in succession at which processors were free
+	// limited is set if the process was throttled when the current trial began, or the one that led to
+	// the verdict. What processors are idle then says nothing.
 	limited bool
-	turn    int           // of the current trial, from 1; 0: there is none
-	began   time.Time     // of this turn; zero: it begins at the next tick
-	before  uint64        // messages when it began
-	rate    float64       // messages per second in the turn before
-	period  time.Duration // of trials; 0: leastPeriod
 
 	figures atomic.Pointer[LoadFigures]
 }
@@ -68,22 +65,6 @@ const (
 	throttledShare = 0.05
 	// steady is the number of ticks in succession at which that has to hold.
 	steady = 8
-	// rounds is the number of turns each way; all of them have to show the gain.
-	rounds = 2
-	// gain is by which factor more messages have to be sent the other way.
-	gain = 1.05
-	// A turn lasts for turnTime, and until turnMessages were sent. After turnMost the trial ends
-	// without a verdict: the job is too slow for turns to be compared.
-	turnTime     = time.Second
-	turnMessages = 100
-	turnMost     = 5 * time.Second
-	// Trials begin when the clock shows a multiple of the period, which doubles each time that the
-	// verdict is confirmed. So the hosts of a job, which wait for each other, try at the same time,
-	// also where their periods differ: one that tries alone sees little of what all would gain.
-	leastPeriod, mostPeriod = 15 * time.Second, 16 * time.Minute
-	// silence is the time without a call of Tick after which all is forgotten: what sends next may
-	// be another job.
-	silence = 10 * time.Second
 )
 
 // Sent counts a message, encoded or not. A nil Load does nothing.
@@ -108,39 +89,34 @@ func (l *Load) Figures() *LoadFigures {
 	return l.figures.Load()
 }
 
-// Tick takes the usage since the last call. Calls have to be well below turnTime apart.
+// Tick takes the usage since the last call. Calls have to be well below a second apart. After a silence
+// all is forgotten: what sends next may be another job.
 func (l *Load) Tick(u Usage) {
-	last := l.last
+	if u.At.Sub(l.last.At) > silence {
+		l.busy, l.free = 0, 0
+		l.Trial.Forget()
+	}
 	l.last = u
-	if u.At.Sub(last.At) > silence {
-		l.forget()
-	}
 	throttled := u.Throttled >= throttledShare
-	l.busy = succeed(l.busy, u.Idle < busyIdle && (l.verdict || u.Own >= ownShare) || throttled || l.limited)
-	l.free = succeed(l.free, u.Idle > freeIdle && !throttled && !l.limited)
-	switch sent := l.messages.Load(); {
-	case l.turn == 0 && l.verdict && l.free >= steady:
-		l.decide(false)
-	case l.turn == 0:
-		if l.busy >= steady && u.At.Truncate(max(l.period, leastPeriod)).After(last.At) {
-			l.turn, l.limited = 1, l.limited || throttled
-		}
-	case l.began.IsZero(): // what was in flight when the turn changed is gone
-		l.began, l.before = u.At, sent
-	case u.At.Sub(l.began) > turnMost:
-		l.decide(l.verdict)
-	default:
-		l.judge(u.At.Sub(l.began), sent-l.before)
+	passes, trying := l.Passes(), l.Trial.UnderWay()
+	if !passes && !trying {
+		l.limited = throttled
 	}
-	// In odd turns the verdict before holds, in even ones the opposite.
-	l.off.Store(l.verdict != (l.turn > 0 && l.turn%2 == 0))
-}
-
-// forget leaves nothing of the verdict and of a trial.
-func (l *Load) forget() {
-	l.busy, l.free = 0, 0
-	l.decide(false)
-	l.period = 0
+	l.busy = succeed(l.busy, u.Idle < busyIdle && u.Own >= ownShare || throttled)
+	if l.free = succeed(l.free, u.Idle > freeIdle && !l.limited); l.free >= steady && !trying {
+		l.Trial.Settle()
+	}
+	sent := l.messages.Load()
+	work := int(sent - l.sent)
+	if l.sent = sent; !passes {
+		l.Trial.Use(work)
+	}
+	l.Trial.Step(u.At, work, l.busy >= steady)
+	l.off.Store(!l.Trial.On())
+	v := l.Trial.Verdict()
+	if f := l.figures.Load(); v.Trials > 0 && !l.Trial.UnderWay() && (f == nil || f.Trials != v.Trials || f.Passes != l.Passes()) {
+		l.figures.Store(&LoadFigures{Passes: l.Passes(), Trials: v.Trials, Encoded: v.With, Plain: v.Without})
+	}
 }
 
 // succeed counts ticks in succession.
@@ -149,51 +125,4 @@ func succeed(n int, holds bool) int {
 		return 0
 	}
 	return n + 1
-}
-
-// judge checks whether a turn is over, and what follows.
-func (l *Load) judge(took time.Duration, sent uint64) {
-	if took < turnTime || sent < turnMessages {
-		return
-	}
-	rate := float64(sent) / took.Seconds()
-	before := l.rate
-	l.rate, l.began = rate, time.Time{}
-	if l.turn%2 == 1 {
-		l.turn++
-		return
-	}
-	f := &LoadFigures{Encoded: before, Plain: rate, Trials: 1}
-	if l.verdict {
-		f.Encoded, f.Plain = rate, before
-	}
-	if last := l.figures.Load(); last != nil {
-		f.Trials += last.Trials
-	}
-	better := rate > gain*before
-	f.Passes = l.verdict != (better && l.turn == 2*rounds)
-	if better && l.turn < 2*rounds {
-		l.turn++
-		return
-	}
-	l.figures.Store(f)
-	// One round without a gain suffices to leave things as they are: the job should not suffer
-	// from the rest.
-	l.decide(f.Passes)
-}
-
-// decide ends the trial with a verdict.
-func (l *Load) decide(passes bool) {
-	if passes == l.verdict {
-		l.period = min(2*max(l.period, leastPeriod), mostPeriod)
-	} else {
-		l.period = leastPeriod
-	}
-	l.verdict, l.turn, l.began = passes, 0, time.Time{}
-	l.limited = l.limited && passes
-	if f := l.figures.Load(); f != nil && f.Passes != passes {
-		next := *f
-		next.Passes = passes
-		l.figures.Store(&next)
-	}
 }

@@ -3,8 +3,9 @@
 //
 // A [Path] knows what a byte costs on the way to another host, from what the kernel knows of
 // the connections that go there. A [Meter] knows what one connection's messages save and cost
-// when they are encoded. A [Load] finds out by trial whether a host whose processors are busy is
-// better off without encoding. All are state machines without sockets or clocks of their own.
+// when they are encoded. A [Trial] finds out whether a job is faster with a measure or without, and
+// with it a [Load] whether a host whose processors are busy is better off without encoding. All are
+// state machines without sockets or clocks of their own.
 package payoff
 
 import (

@@ -31,15 +31,17 @@ type Memory struct {
 	// Patience is how long Reserve waits; 0 means ten seconds. It is set before use.
 	Patience time.Duration
 
-	limit   int64
-	bound   *semaphore.Weighted
-	state   *semaphore.Weighted                 // of bound: the part for state that is kept from message to message
+	limit int64
+	*pool
+	mu      sync.Mutex
+	sources map[string]*share                   // by name; those that a Loan has; guarded by mu
 	classes [topClass - baseClass + 1]sync.Pool // of *[]byte, by class - baseClass
 }
 
 // NewMemory returns a Memory whose large buffers take at most limit bytes.
 func NewMemory(limit int64) *Memory {
-	return &Memory{limit: limit, bound: semaphore.NewWeighted(limit), state: semaphore.NewWeighted(limit / stateShare)}
+	part := min(limit/8, max(limit-1<<topClass, 0)/2)
+	return &Memory{limit: limit, pool: newPool(limit-2*part, part, limit/stateShare), sources: map[string]*share{}}
 }
 
 // Limit is the bound in bytes.
@@ -57,35 +59,6 @@ func (m *Memory) get(class int) *[]byte {
 
 func (m *Memory) put(b *[]byte) { m.classes[classOf(len(*b))-baseClass].Put(b) }
 
-// Borrow returns a buffer of at least n bytes, with arbitrary content, within the bound; buffers of
-// up to 64 KiB do not count. It blocks until others have returned theirs, or ctx ends. The caller
-// gives the buffer back by [Memory.Return]. The error wraps [ErrNoMemory], except for n beyond 256
-// MiB.
-func (m *Memory) Borrow(ctx context.Context, n int) ([]byte, error) {
-	class := classOf(max(n, 1))
-	if class > topClass {
-		return nil, fmt.Errorf("%d bytes are more than one buffer may have", n)
-	}
-	if class > baseClass {
-		if 1<<class > m.limit {
-			return nil, fmt.Errorf("%w of %d bytes: a buffer of %d bytes", ErrNoMemory, m.limit, 1<<class)
-		}
-		if err := m.bound.Acquire(ctx, 1<<class); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNoMemory, err)
-		}
-	}
-	return *m.get(class), nil
-}
-
-// Return takes back a buffer of Borrow, with its full length. The caller must not use it
-// afterwards.
-func (m *Memory) Return(b []byte) {
-	if len(b) > baseBuffer {
-		m.bound.Release(int64(len(b)))
-	}
-	m.put(&b)
-}
-
 // classOf returns the log2 of the smallest buffer that holds n bytes.
 func classOf(n int) int { return max(baseClass, bits.Len(uint(n-1))) }
 
@@ -93,16 +66,14 @@ func classOf(n int) int { return max(baseClass, bits.Len(uint(n-1))) }
 // not consumed yet. There is no buffer while nothing is held and nothing comes, so idle connections
 // cost none. It belongs to the direction's goroutine.
 type input struct {
-	conn   net.Conn
-	raw    syscall.RawConn // nil where conn is not bare TCP
-	memory *Memory
-	window *keep.Window // reads from conn; nil: nothing stays in the kernel's queue
-	buf    []byte
-	pooled *[]byte // buf, as the pool has it; nil: it was borrowed
-	r, w   int     // unconsumed bytes are buf[r:w]
-	// unbound means that the buffer, although larger than the base, does not count in the bound:
-	// grow has released its reservation.
-	unbound bool
+	conn    net.Conn
+	raw     syscall.RawConn // nil where conn is not bare TCP
+	memory  *Memory
+	window  *keep.Window // reads from conn; nil: nothing stays in the kernel's queue
+	buf     []byte
+	pooled  *[]byte             // buf, as the pool has it
+	r, w    int                 // unconsumed bytes are buf[r:w]
+	charged *semaphore.Weighted // what buf counts in; nil: it does not, like one of the base's size
 
 	ready func(fd uintptr) bool // readReady, as a value made once: a method value at each read would allocate
 	n     int                   // results of ready
@@ -147,29 +118,33 @@ func (in *input) room(need int) bool {
 	if class > topClass || !in.memory.bound.TryAcquire(1<<class) {
 		return false
 	}
-	in.replace(class)
+	in.replace(class, in.memory.bound)
 	return true
 }
 
-// grow is like room, but waits for memory until ctx ends.
+// grow is like room, but waits for memory until ctx ends. Whoever has to wait, and holds some
+// already, waits for all that it needs at once.
 func (in *input) grow(ctx context.Context, need int) error {
-	class := in.larger(need)
-	if class == 0 {
+	if in.room(need) {
 		return nil
+	}
+	class, from := in.larger(need), in.memory.bound
+	if len(in.buf) > baseBuffer {
+		class, from = classOf(need), in.memory.input
 	}
 	if class > topClass {
 		return fmt.Errorf("%d bytes are more than one buffer may have", need)
 	}
-	// The old reservation is released before the larger one is made: two buffers
-	// that grow could otherwise wait for each other.
-	if len(in.buf) > baseBuffer {
-		in.memory.bound.Release(int64(len(in.buf)))
-		in.unbound = true
+	// A small bound has no such part: two buffers that grow must not wait for each other, so the
+	// old one stops counting.
+	if from == in.memory.input && 1<<class > in.memory.part {
+		from = in.memory.bound
+		in.uncharge()
 	}
-	if err := in.memory.bound.Acquire(ctx, 1<<class); err != nil {
+	if err := from.Acquire(ctx, 1<<class); err != nil {
 		return err
 	}
-	in.replace(class)
+	in.replace(class, from)
 	return nil
 }
 
@@ -187,13 +162,12 @@ func (in *input) growWithin(ctx context.Context, need int, what string) error {
 // ends.
 const memoryPatience = 30 * time.Second
 
-// replace moves the unconsumed bytes into a buffer of another class, for which the bound has been
-// charged.
-func (in *input) replace(class int) {
+// replace moves the unconsumed bytes into a buffer of another class, which counts in charged.
+func (in *input) replace(class int, charged *semaphore.Weighted) {
 	bigger := in.memory.get(class)
 	held := copy(*bigger, in.bytes())
 	in.release()
-	in.buf, in.pooled, in.r, in.w = *bigger, bigger, 0, held
+	in.buf, in.pooled, in.charged, in.r, in.w = *bigger, bigger, charged, 0, held
 }
 
 // begin takes a buffer where there is none.
@@ -209,16 +183,17 @@ func (in *input) release() {
 	if in.buf == nil {
 		return
 	}
-	if len(in.buf) > baseBuffer && !in.unbound {
-		in.memory.bound.Release(int64(len(in.buf)))
-	}
-	in.unbound = false
-	if in.pooled == nil {
-		borrowed := in.buf
-		in.pooled = &borrowed
-	}
+	in.uncharge()
 	in.memory.put(in.pooled)
 	in.buf, in.pooled, in.r, in.w = nil, nil, 0, 0
+}
+
+// uncharge ends that the buffer counts.
+func (in *input) uncharge() {
+	if in.charged != nil {
+		in.charged.Release(int64(len(in.buf)))
+		in.charged = nil
+	}
 }
 
 // fill reads at least one byte, and blocks until there is one, the stream ends (io.EOF) or the read

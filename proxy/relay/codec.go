@@ -6,8 +6,8 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 )
 
 // Message is a message as shown to a [Sender]: all frames of a small one, or the leading frames of
@@ -212,4 +212,6 @@ type Routes interface {
 	// ([values.Codec.Follow]), and reports whether all keys are where they are known to be. A codec
 	// that has announced a message of its own can then send it: no key moves until that is over.
 	Settled() bool
+	// Assigns reports whether it is known that the servers assign pushes.
+	Assigns() bool
 }

@@ -1,6 +1,6 @@
 package relay
 
-import "github.com/psidecar/psidecar/proxy/zmtp"
+import "github.com/psidecar/psidecar/internal/wire/zmtp"
 
 // The proxies' own command, and the flags in the first byte of its data.
 const (

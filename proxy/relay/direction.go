@@ -7,9 +7,9 @@ import (
 	"net"
 	"sync/atomic"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/keep"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // Flow counts one direction of a connection. The direction's goroutine writes it, any may read it.

@@ -1,8 +1,8 @@
 package relay
 
 import (
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 )
 
 // Gatherer takes messages of a direction before its [Sender] sees them, and sends them later,

@@ -8,8 +8,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // delayer takes messages at a whim, and lets them go when it is asked often enough.
@@ -128,10 +129,7 @@ func TestGatheredMessagesGoInOrder(t *testing.T) {
 		}
 		client.CloseWrite()
 	}()
-	got, err := io.ReadAll(server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := require.Value(io.ReadAll(server))(t)
 	if !bytes.Equal(got, sent) {
 		t.Errorf("%d bytes came of %d, or others", len(got), len(sent))
 	}

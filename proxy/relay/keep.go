@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/keep"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // ErrBroken means that the link of a kept connection broke. [Conn.Run] has left the job's process

@@ -33,10 +33,7 @@ func newKeptConn(t *testing.T) *keptConn {
 	process, job := tcpPair(t)
 	far, proxy := tcpPair(t)
 	k.process, k.proxy = process, proxy
-	page, err := keep.NewPage(keep.Meta{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := require.Value(keep.NewPage(keep.Meta{}))(t)
 	over := make(chan struct{})
 	t.Cleanup(func() { <-over; page.Close() })
 	window, err := keep.NewWindow(job, page, 0, func(keep.Reason) {})
@@ -64,12 +61,8 @@ func newKeptConn(t *testing.T) *keptConn {
 func (k *keptConn) begin(t *testing.T) (n int) {
 	t.Helper()
 	b := greetingAndReady("DEALER")
-	if _, err := k.proxy.Write(b); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(k.process, make([]byte, len(b))); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(k.proxy.Write(b))(t)
+	require.Value(io.ReadFull(k.process, make([]byte, len(b))))(t)
 	return len(b)
 }
 
@@ -85,9 +78,7 @@ func (k *keptConn) broken(t *testing.T) {
 		t.Fatal("no direction has noticed that the link is broken")
 	}
 	k.Break() // one that comes late
-	if _, err := k.process.Write([]byte("word")); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(k.process.Write([]byte("word")))(t)
 	if _, err := io.ReadFull(k.Job, make([]byte, 4)); err != nil {
 		t.Errorf("reading from the process afterwards: %v", err)
 	}
@@ -103,12 +94,8 @@ func TestHeldBytesAreAccountedFor(t *testing.T) {
 	}
 	k.Hold()
 	message := push(nil, rand.New(rand.NewPCG(1, 1)), 3, 40, false)
-	if _, err := k.proxy.Write(message); err != nil {
-		t.Fatal(err)
-	}
-	if err := k.proxy.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(k.proxy.Write(message))(t)
+	require.NoError(t, k.proxy.CloseWrite())
 	if came := <-k.came; came != begun+len(message) {
 		t.Errorf("the stream ended after %d bytes, %d of which were held; want %d", came, len(message), begun+len(message))
 	}
@@ -133,9 +120,7 @@ func TestHeldBytesAreAccountedFor(t *testing.T) {
 func TestBreakAfterTheEndOfTheFarStream(t *testing.T) {
 	k := newKeptConn(t)
 	k.begin(t)
-	if err := k.proxy.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.proxy.CloseWrite())
 	if _, err := k.process.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Fatalf("the process got %v, want the end of the stream", err)
 	}

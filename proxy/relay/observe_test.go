@@ -6,7 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // onlooker is an [Observer] that sees so many messages.
@@ -88,15 +89,11 @@ func TestObserverHolds(t *testing.T) {
 	o := &onlooker{most: 1, hold: make(chan struct{})}
 	p := observed(t, o)
 	b := push(greetingAndReady("DEALER"), rand.New(rand.NewPCG(1, 1)), 5, 20, false)
-	if _, err := p.client.Write(b); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(p.client.Write(b))(t)
 	got := make([]byte, len(b))
 	read := func(b []byte) error { _, err := io.ReadFull(p.server, b); return err }
 	const before = 64 // the greeting; READY may wait with the message
-	if err := read(got[:before]); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, read(got[:before]))
 	passed := make(chan error, 1)
 	go func() { passed <- read(got[before:]) }()
 	select {

@@ -27,7 +27,6 @@ type output struct {
 	lent    bool        // vec refers to a codec's memory, which is valid until its next call
 	writing net.Buffers // copy of vec that writev consumes
 	joined  []byte      // scratch of writeJoined
-	written uint64
 }
 
 // lend adds a piece that stays the caller's and must not change until flush. A piece that continues
@@ -105,7 +104,6 @@ func (o *output) flush() (err error) {
 	default:
 		err = o.writeJoined()
 	}
-	o.written += uint64(o.waiting)
 	o.reset()
 	return err
 }

@@ -168,11 +168,14 @@ func (in *input) preload(ctx context.Context, left []byte) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, memoryPatience)
 	defer cancel()
-	b, err := in.memory.Borrow(ctx, len(left))
-	if err != nil {
-		return reason.Errorf(reason.Memory, "going on with a message of which %d bytes have come: %w", len(left), err)
+	in.begin()
+	if class := classOf(len(left)); class > baseClass {
+		if err := in.memory.bound.Acquire(ctx, 1<<class); err != nil {
+			return reason.Errorf(reason.Memory, "going on with a message of which %d bytes have come: %w", len(left), err)
+		}
+		in.replace(class, in.memory.bound)
 	}
-	in.buf, in.r, in.w = b, 0, copy(b, left)
+	in.w = copy(in.buf, left)
 	return nil
 }
 

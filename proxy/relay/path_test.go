@@ -12,26 +12,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // tcpPair returns both ends of a TCP connection over loopback.
 func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	dialed, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dialed := require.Value(net.Dial("tcp", l.Addr().String()))(t)
+	accepted := require.Value(l.Accept())(t)
 	t.Cleanup(func() { dialed.Close(); accepted.Close() })
 	return dialed.(*net.TCPConn), accepted.(*net.TCPConn)
 }
@@ -121,7 +113,7 @@ func stream(seed uint64, messages int) []byte {
 	for range messages {
 		switch rng.IntN(12) {
 		case 0:
-			b = zmtp.AppendPing(b, 10, []byte("context"))
+			b = zmtp.AppendCommand(b, zmtp.CommandPing, []byte("\x00\x0acontext"))
 		case 1:
 			b = zmtp.AppendCommand(b, "UNKNOWN", []byte("whatever"))
 		case 2:

@@ -53,15 +53,8 @@ func Established(c net.Conn) bool {
 // tcpInfo reads a TCP connection's struct tcp_info, also below TLS. It returns nil for other and
 // closed connections.
 func tcpInfo(c net.Conn) (info *unix.TCPInfo) {
-	for {
-		under, wraps := c.(interface{ NetConn() net.Conn })
-		if !wraps {
-			break
-		}
-		c = under.NetConn()
-	}
-	t, isTCP := c.(*net.TCPConn)
-	if !isTCP {
+	t := TCP(c)
+	if t == nil {
 		return nil
 	}
 	raw, err := t.SyscallConn()

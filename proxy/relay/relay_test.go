@@ -11,8 +11,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/reason"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -109,9 +110,7 @@ func TestNoMemoryMeansNotEncoded(t *testing.T) {
 	b := greetingAndReady("DEALER")
 	b = push(b, rng, 5, 20, false)
 	b = push(b, rng, 50<<10, 4, false)
-	if err := transfer(p.client, p.server, b, rng); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, transfer(p.client, p.server, b, rng))
 	if n := p.dialer.ToFar.Counts().Unheld; n != 1 {
 		t.Errorf("%d messages not held, want the large one", n)
 	}
@@ -142,9 +141,7 @@ func TestLargeMessagesAreHeldOnDemand(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- conn.Run(context.Background(), NewMemory(c.memory)) }()
 			b := push(greetingAndReady("DEALER"), rng, 4, c.values, true)
-			if err := transfer(client, server, b, rng); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, transfer(client, server, b, rng))
 			server.Close()
 			<-ended
 			if s.whole != c.whole || s.part != c.part || conn.ToFar.Counts().Unheld != c.unheld {
@@ -195,9 +192,7 @@ func TestResetsArePropagated(t *testing.T) {
 			first = greetingAndReady("DEALER")
 		}
 		p.client.Write(first)
-		if _, err := io.ReadFull(p.server, make([]byte, len(first))); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(io.ReadFull(p.server, make([]byte, len(first))))(t)
 		Reset(p.client)
 		if _, err := p.server.Read(make([]byte, 1)); !reason.IsReset(err) {
 			t.Errorf("the server got %v, want a reset", err)
@@ -229,9 +224,7 @@ func TestBackPressure(t *testing.T) {
 		t.Fatalf("%d bytes were taken from the sender while nobody read them (%v)", n, err)
 	}
 	p.client.SetWriteDeadline(time.Time{})
-	if err := transferRest(p, b, n); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, transferRest(p, b, n))
 	p.server.Close()
 	p.wait(t)
 }

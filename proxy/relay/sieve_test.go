@@ -8,8 +8,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 )
 
 // sieve is a stage that takes every third message of those with an even timestamp, from first on,

@@ -1,9 +1,9 @@
 package relay
 
 import (
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/reason"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // Stage is a part of one direction's pipeline that decides where messages go: it takes some out of

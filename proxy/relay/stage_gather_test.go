@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 )
 
 // mover is a delayer that has its connection change links again and again.

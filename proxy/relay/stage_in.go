@@ -3,9 +3,9 @@ package relay
 import (
 	"net"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/reason"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // received is a decoder's state for a [Stage].

@@ -10,31 +10,24 @@ import (
 	"math/big"
 	"net"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // tlsPair returns both ends of a TLS connection over loopback.
 func tlsPair(t *testing.T) (a, b net.Conn) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := require.Value(x509.CreateCertificate(rand.Reader, template, template, public, private))(t)
 	near, far := tcpPair(t)
 	server := tls.Server(far, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: private}}})
 	client := tls.Client(near, &tls.Config{InsecureSkipVerify: true})
 	done := make(chan error, 1)
 	go func() { done <- server.Handshake() }()
-	if err := client.Handshake(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.Handshake())
+	require.NoError(t, <-done)
 	return client, server
 }
 
@@ -55,16 +48,10 @@ func TestStageIsWokenOverTLS(t *testing.T) {
 		}
 	}
 	hello := greetingAndReady("DEALER")
-	if _, err := far.Write(hello); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(far.Write(hello))(t)
 	expect("the greeting", hello)
-	if _, err := process.Write(greetingAndReady("ROUTER")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(far, make([]byte, len(greetingAndReady("ROUTER")))); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(process.Write(greetingAndReady("ROUTER")))(t)
+	require.Value(io.ReadFull(far, make([]byte, len(greetingAndReady("ROUTER")))))(t)
 	for i := range int32(30) {
 		m := withValues(2*i, 1000)
 		if !stage.say(own(100000 + i)) {
@@ -78,14 +65,10 @@ func TestStageIsWokenOverTLS(t *testing.T) {
 		if i%2 == 0 {
 			expect("the stage's message before an incomplete one", own(200000+i))
 		}
-		if _, err := far.Write(m[10:]); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(far.Write(m[10:]))(t)
 		if i%2 == 1 { // in either order
 			got := make([]byte, len(m)+len(own(200000+i)))
-			if _, err := io.ReadFull(process, got); err != nil {
-				t.Fatal(err)
-			}
+			require.Value(io.ReadFull(process, got))(t)
 			continue
 		}
 		expect("the link's message", m)

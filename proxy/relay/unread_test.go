@@ -4,7 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Of a stream that begins with a message of no dialect it is known that it passes, and
@@ -23,9 +24,7 @@ func TestUnreadStreamsAreTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPath(t, 1, NewMemory(1<<20), nil)
 			b := appendFrame(greetingAndReady("DEALER"), c.meta, false)
-			if err := transfer(p.client, p.server, b, rand.New(rand.NewPCG(1, 1))); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, transfer(p.client, p.server, b, rand.New(rand.NewPCG(1, 1))))
 			if got := p.dialer.ToFar.Counts(); got.Unread != c.unread || got.Fork != c.fork {
 				t.Errorf("unread %v of %q, want %v of %q", got.Unread, got.Fork, c.unread, c.fork)
 			}

@@ -6,6 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// TCP returns the TCP connection below others, such as TLS; nil where there is none.
+func TCP(c net.Conn) *net.TCPConn {
+	for {
+		under, wraps := c.(interface{ NetConn() net.Conn })
+		if !wraps {
+			t, _ := c.(*net.TCPConn)
+			return t
+		}
+		c = under.NetConn()
+	}
+}
+
 // Unsent returns the number of written bytes that have yet to leave this host, also below TLS; 0
 // for a connection that has ended.
 func Unsent(c net.Conn) int { return queuedOut(c, unix.SIOCOUTQNSD) }
@@ -16,11 +28,8 @@ func Unacked(c net.Conn) int { return queuedOut(c, unix.SIOCOUTQ) }
 
 // queuedOut returns the socket's answer to a SIOCOUTQ request, 0 where it has none.
 func queuedOut(c net.Conn, request uint) (n int) {
-	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
-		c = t.NetConn()
-	}
-	t, ok := c.(*net.TCPConn)
-	if !ok {
+	t := TCP(c)
+	if t == nil {
 		return 0
 	}
 	raw, err := t.SyscallConn()

@@ -11,7 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // speaker has messages of its own, and encodes none of the job's.
@@ -93,9 +94,7 @@ func testOwnMessages(t *testing.T, client *net.TCPConn, nearJob net.Conn) {
 			}
 		}
 	}()
-	if _, err := client.Write(greetingAndReady("DEALER")); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(client.Write(greetingAndReady("DEALER")))(t)
 	own := func(b byte) {
 		s.say(b)
 		near.Wake()
@@ -162,9 +161,7 @@ func TestABreakWhileWokenIsNotLost(t *testing.T) {
 	c := &Conn{Job: job, Far: far}
 	c.Keep(&Keeping{})
 	d := direction{src: job, dst: far, flow: &c.ToFar, side: newEncoder(&plainCodec{never: true}, &c.ToFar), waking: &c.waking, keeping: c.Keeping}
-	if err := d.in.init(job, NewMemory(1<<20)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, d.in.init(job, NewMemory(1<<20)))
 	ended := make(chan error, 1)
 	go func() { ended <- d.await() }()
 	w := &c.waking
@@ -179,9 +176,7 @@ func TestABreakWhileWokenIsNotLost(t *testing.T) {
 	// As Wake does, and before the direction can look, as the other one that has seen the break.
 	w.mu.Lock()
 	w.wanted = true
-	if err := job.SetReadDeadline(time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, job.SetReadDeadline(time.Now()))
 	c.broke()
 	w.mu.Unlock()
 	if err := <-ended; !errors.Is(err, ErrBroken) {

@@ -7,8 +7,9 @@ import "slices"
 // such requests are abandoned as soon as that is known: they are closed without an answer, and
 // counted by reason. The answer to a part that still comes is a stray.
 //
-// With PS_RESEND nothing is abandoned. Servers repeat an answer until somebody acknowledges it, and
-// a worker that was restarted cannot be told from one that retransmits.
+// With PS_RESEND nothing is abandoned unless the worker was restarted on another host. Servers repeat
+// an answer until somebody acknowledges it, and a worker that was restarted cannot be told from one
+// that retransmits.
 
 // NextGeneration begins a generation of requests, and returns the one before. All requests that
 // began so far are of that generation or of an earlier one.
@@ -45,6 +46,21 @@ func (r *Router) AbandonWorker(workerID int32) (closed int) {
 	if w == nil || r.resend {
 		return 0
 	}
+	return r.abandonWorker(w)
+}
+
+// RemoveWorker closes all requests of a worker whose place a process on another host has taken: what
+// comes for it no longer passes here, also with PS_RESEND. It returns how many there were.
+func (r *Router) RemoveWorker(workerID int32) (closed int) {
+	w := r.workers[workerID]
+	if w == nil {
+		return 0
+	}
+	w.gone = true
+	return r.abandonWorker(w)
+}
+
+func (r *Router) abandonWorker(w *worker) (closed int) {
 	for id, e := range w.open {
 		r.closeRequest(w, id, e)
 		closed++

@@ -3,8 +3,9 @@ package route
 import (
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // boundedRouter is an open router of two servers, with key 2 displaced, and worker 9.
@@ -57,9 +58,7 @@ func TestUnnotedRequestsKeepKeysFromMoving(t *testing.T) {
 		t.Errorf("when all are answered, %d are remembered: %v", len(w.open), r.UnderWay())
 	}
 	next := boundedRouter()
-	if err := next.Resume(9, r.Unfinished(9)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, next.Resume(9, r.Unfinished(9)))
 	for what, r := range map[string]*Router{"this proxy": r, "the next proxy": next} {
 		b := Batch{Mover: "10.0.0.2", Number: 1}
 		r.Hold(b, []plan.Keys{plan.One(1)})
@@ -83,9 +82,7 @@ func TestSplitRequestsBeyondTheBoundComeAgain(t *testing.T) {
 		if r.Request(9, 0, &m.Meta, m.Keys(), pslite.DMLC) {
 			t.Fatal("a request for a displaced key passes")
 		}
-		if err := r.Take(9, 0, m, pslite.DMLC); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Take(9, 0, m, pslite.DMLC))
 		return len(r.Out())
 	}
 	for i := range int32(MaxSplits) {
@@ -104,5 +101,16 @@ func TestSplitRequestsBeyondTheBoundComeAgain(t *testing.T) {
 	r.Out()
 	if n := take(MaxSplits); n != 1 {
 		t.Errorf("once another is answered, it becomes %d messages", n)
+	}
+}
+
+// No two batches have one key.
+func TestBatchesShareNoKey(t *testing.T) {
+	r := boundedRouter()
+	held := func(number uint64, first, last uint64) bool {
+		return r.Hold(Batch{Mover: "10.0.0.2", Number: number}, []plan.Keys{{First: first, Last: last}})
+	}
+	if !held(1, 4, 6) || held(2, 6, 9) || held(3, 1, 4) || !held(4, 7, 9) || !held(5, 1, 3) {
+		t.Errorf("held are %v", r.Holds())
 	}
 }

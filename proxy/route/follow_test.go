@@ -4,8 +4,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // following notes what a router tells, and how many messages it had sent by then.
@@ -42,9 +43,7 @@ func TestFollowersComeFirst(t *testing.T) {
 	if r.Request(9, 0, &m.Meta, m.Keys(), pslite.DMLC) {
 		t.Fatal("a push of a held key passes")
 	}
-	if err := r.Take(9, 0, m, pslite.DMLC); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Take(9, 0, m, pslite.DMLC))
 	r.Out()
 	r.Release(b, 1)
 	r.Hold(b, keys)

@@ -4,12 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"math/bits"
 	"slices"
 	"sort"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // PS-lite's workers cut a request at the servers' home ranges and send each server its slice, all
@@ -40,8 +39,8 @@ type gathering struct {
 
 // gather is the state of a gathering: some slices wait in their queues for the missing ones.
 type gather struct {
-	missing rankSet // servers whose slices have not come
-	old     bool    // it was there at the last EndGathers
+	missing set  // servers whose slices have not come
+	old     bool // it was there at the last EndGathers
 }
 
 // slicing is what is known about how requests of a sequence are sliced.
@@ -58,7 +57,7 @@ type slicing struct {
 // asked is the set of servers to which requests with a timestamp went.
 type asked struct {
 	timestamp int32
-	servers   rankSet
+	servers   set
 }
 
 // maxGathers bounds the gatherings of a worker at a time, and maxSequences the sequences known of
@@ -67,28 +66,6 @@ const maxGathers, maxSequences = 16, 64
 
 // maxPenalty bounds slicing.penalty.
 const maxPenalty = 6
-
-// rankSet is a set of server ranks, as a bitmap.
-type rankSet []uint64
-
-func (s rankSet) has(rank int32) bool {
-	return int(rank>>6) < len(s) && s[rank>>6]&(1<<(rank&63)) != 0
-}
-
-func (s *rankSet) addRank(rank int32) {
-	if n := int(rank>>6) + 1; n > len(*s) {
-		*s = append(*s, make(rankSet, n-len(*s))...)
-	}
-	(*s)[rank>>6] |= 1 << (rank & 63)
-}
-
-func (s rankSet) remove(rank int32) {
-	if s.has(rank) {
-		s[rank>>6] &^= 1 << (rank & 63)
-	}
-}
-
-func (s rankSet) empty() bool { return !slices.ContainsFunc(s, func(w uint64) bool { return w != 0 }) }
 
 // Gather enables gathering, for good. The caller then calls [Router.EndGathers] about every
 // millisecond while [Router.Gathering] reports true.
@@ -151,53 +128,42 @@ func (r *Router) noteSlice(w *worker, server int32, m *pslite.Meta) {
 		i = s.next
 		s.next = (s.next + 1) % len(s.recent)
 		s.recent[i].timestamp = m.Timestamp
-		clear(s.recent[i].servers)
+		s.recent[i].servers.clear()
 		s.skip = max(0, s.skip-1)
 	}
-	s.recent[i].servers.addRank(server)
+	s.recent[i].servers.addNumber(int(server))
 }
 
 // expected returns the servers whose slices of a timestamp are still to come: those that had one of
 // all other recent timestamps, except one at most. With sparse requests a timestamp may have no key
 // of some server.
-func (s *slicing) expected(timestamp int32) (missing rankSet) {
-	var once, twice rankSet // without a slice once, or more often
-	var come rankSet
-	for _, t := range s.recent {
-		if t.timestamp == timestamp {
-			come = t.servers
+func (s *slicing) expected(timestamp int32) (missing set) {
+	var once, twice set // without a slice once, or more often
+	for i := range s.recent {
+		for rank := range s.recent[i].servers.all {
+			missing.addNumber(rank)
 		}
 	}
-	for _, t := range s.recent {
-		for word, set := range t.servers {
-			for left := set; left != 0; left &= left - 1 {
-				missing.addRank(int32(64*word + bits.TrailingZeros64(left)))
+	for i := range s.recent {
+		t := &s.recent[i]
+		if t.timestamp == timestamp {
+			for rank := range t.servers.all {
+				twice.addNumber(rank) // its slice has come
 			}
-		}
-	}
-	for _, t := range s.recent {
-		if t.timestamp == timestamp {
 			continue
 		}
-		for word, set := range missing {
-			for left := set; left != 0; left &= left - 1 {
-				switch rank := int32(64*word + bits.TrailingZeros64(left)); {
-				case t.servers.has(rank):
-				case once.has(rank):
-					twice.addRank(rank)
-				default:
-					once.addRank(rank)
-				}
+		for rank := range missing.all {
+			switch {
+			case t.servers.has(rank):
+			case once.has(rank):
+				twice.addNumber(rank)
+			default:
+				once.addNumber(rank)
 			}
 		}
 	}
-	for word := range missing {
-		if word < len(twice) {
-			missing[word] &^= twice[word]
-		}
-		if word < len(come) {
-			missing[word] &^= come[word]
-		}
+	for rank := range twice.all {
+		missing.remove(rank)
 	}
 	return missing
 }
@@ -211,7 +177,7 @@ func (r *Router) gathers() bool { return r.gather && !r.resend }
 // Only requests that are all at home with their server are gathered, since a joint answer is
 // divided by home; see portion.
 func (r *Router) waitsForSlices(w *worker, id request, m *pslite.Message) bool {
-	if !r.gathers() || !w.answered || divisible(m) != nil || !atHome(m.Keys(), id.server, r.table.servers) || !w.joins(&m.Meta) || r.table.Parts(m.Keys()) {
+	if !r.gathers() || !w.answered || divisible(m) != nil || !m.Keys().Ordered() || !atHome(m.Keys(), id.server, r.table.servers) || !w.joins(&m.Meta) || r.parted(&m.Meta, m.Keys()) {
 		return false
 	}
 	at := gathering{sequence{m.Meta.AppID, m.Meta.CustomerID, m.Meta.Push, m.Meta.Pull}, m.Meta.Timestamp}
@@ -238,7 +204,7 @@ func (r *Router) endGather(w *worker, server int32, m *pslite.Meta) bool {
 	if g == nil {
 		return false
 	}
-	g.missing.remove(server)
+	g.missing.remove(int(server))
 	if !g.missing.empty() {
 		return false
 	}
@@ -251,7 +217,7 @@ func (r *Router) endGather(w *worker, server int32, m *pslite.Meta) bool {
 // different numbers of values, the answer to a pull need not have lengths, and nobody could tell
 // whose values they are.
 func (w *worker) joins(m *pslite.Meta) bool {
-	return m.Push && !m.Pull || !w.lens && w.push != nil
+	return m.Push && !m.Pull || !w.lens && w.pushed
 }
 
 // gathered reports whether a waiting request is part of a gathering that has not ended.
@@ -271,7 +237,7 @@ func (r *Router) takeSlices(w *worker, server int32) []waiting {
 	}
 	for _, other := range slices.Sorted(maps.Keys(w.queues)) {
 		q := w.queues[other]
-		if other != server && len(q) > 0 && !r.holdsAny(q[0].message.Keys()) && r.joinable(w, &q[0]) && alike(first, &q[0]) {
+		if other != server && len(q) > 0 && !r.holdsAny(q[0].message.Keys().Sorted()) && r.joinable(w, &q[0]) && alike(first, &q[0]) {
 			all = append(all, w.shift(other))
 		}
 	}
@@ -282,7 +248,7 @@ func (r *Router) takeSlices(w *worker, server int32) []waiting {
 // joinable reports whether a request can be one of several in joint parts.
 func (r *Router) joinable(w *worker, q *waiting) bool {
 	m := &q.message
-	return divisible(m) == nil && atHome(m.Keys(), q.id.server, r.table.servers) && w.joins(&m.Meta) && !r.table.Parts(m.Keys())
+	return divisible(m) == nil && m.Keys().Ordered() && atHome(m.Keys(), q.id.server, r.table.servers) && w.joins(&m.Meta) && !r.parted(&m.Meta, m.Keys())
 }
 
 // shift removes and returns the first request of a queue, which must not be empty.

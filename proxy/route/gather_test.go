@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // spread is a job of several servers with a tenth to all of its keys displaced, and a
@@ -22,6 +22,7 @@ type spread struct {
 	owners  []plan.Range
 	ledger  *lasting
 	router  *Router
+	slicer  func(key uint64) int32 // the server that the worker asks for a key; nil: its home
 	sent    []Out                  // on their way to servers
 	back    []Out                  // answers on their way here
 	waits   map[ID]*pslite.Message // of the worker's requests
@@ -98,7 +99,7 @@ func (s *spread) ask(timestamp int32, push, withLens bool, keys []uint64) map[in
 	for rank := range int32(len(s.servers)) {
 		var mine []uint64
 		for _, k := range keys {
-			if plan.HomeOf(k, len(s.servers)) == rank {
+			if s.asked(k) == rank {
 				mine = append(mine, k)
 			}
 		}
@@ -107,6 +108,14 @@ func (s *spread) ask(timestamp int32, push, withLens bool, keys []uint64) map[in
 		}
 	}
 	return all
+}
+
+// asked returns the server that the worker asks for a key.
+func (s *spread) asked(key uint64) int32 {
+	if s.slicer != nil {
+		return s.slicer(key)
+	}
+	return plan.HomeOf(key, len(s.servers))
 }
 
 // show shows the router a slice.
@@ -156,9 +165,13 @@ func TestGatheredSlicesAgainstOneServer(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			servers := 2 + rng.IntN(4)
 			if seed%20 == 0 {
-				servers = 2 * MaxOwners // all slices together may be for more than one may be
+				servers = 70 // more than the bits of a word
 			}
 			s := newSpread(t, rng, servers)
+			if seed%5 == 4 { // the program distributes keys by a slicer of its own
+				by := 1 + rng.Uint64N(7)
+				s.slicer = func(key uint64) int32 { return int32(hash(key/by) % uint64(servers)) }
+			}
 			withLens, kills := rng.IntN(3) == 0, rng.IntN(3) == 0
 			whole := adding{}
 			held := false
@@ -229,7 +242,10 @@ func TestGatheredSlicesAgainstOneServer(t *testing.T) {
 				clear(s.waits)
 				clear(s.got)
 				for key := range whole {
-					owner := s.router.Table().Owner(key)
+					owner := s.asked(key)
+					if owner == plan.HomeOf(key, servers) {
+						owner = s.router.Table().Owner(key)
+					}
 					if got := s.servers[owner][key]; !slices.Equal(got, whole[key]) {
 						t.Fatalf("key %d at server %d is %v, want %v", key, owner, got, whole[key])
 					}

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // hold is a set of keys for which new requests wait.
@@ -140,6 +140,9 @@ func (r *Router) Release(b Batch, owner int32) {
 		changes := make([]plan.Range, len(h.keys))
 		for i, k := range h.keys {
 			changes[i] = plan.Range{Keys: k, Owner: owner}
+		}
+		if r.table == r.placed {
+			r.table = r.placed.Clone()
 		}
 		r.table.Set(changes)
 		r.follow(h.keys)

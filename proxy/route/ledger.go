@@ -1,9 +1,10 @@
 package route
 
 import (
+	"math"
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Ledger persists what the next router must know after this one was killed: open requests of one
@@ -23,8 +24,8 @@ type Ledger interface {
 	UseResend()
 	// Open adds a request in flight. It also counts as seen.
 	Open(Kept)
-	// Mark replaces the flags of a request in flight, In the set of places among its owners whose
-	// answers without values have come, and Close removes the request.
+	// Mark replaces the flags of a request in flight, In the set of places among its owners, 32 at
+	// most, whose answers without values have come, and Close removes the request.
 	Mark(ID, Flags)
 	In(ID, uint32)
 	Close(ID)
@@ -66,11 +67,16 @@ const (
 	Answered                   // the answer was delivered; with PS_RESEND the worker has acknowledged a merged one
 	Joint                      // its parts contain keys of other requests of its timestamp
 	Parted                     // some of its keys are in parts; Owners are shares, see parts.go
+	Mixed                      // it pulls keys that do not ascend, in an order that the ledger does not have
 )
 
-// MaxOwners is the largest number of servers among which one request can be divided. Places of
-// owners are bits of a word; see places.
-const MaxOwners = 24
+// MaxOwners is the largest number of owners of a request that a ledger can have to keep: there are no more servers, and
+// no more shares.
+const MaxOwners = math.MaxUint16
+
+// marked is the number of owners up to which a ledger only marks places whose answers, without values, have come. Such
+// answers to requests with more owners are kept as messages.
+const marked = 32
 
 // Kept is a request in flight as a ledger has it. Own is the timestamp of its parts, which went to
 // Owners; 0 where it passed as it was.
@@ -79,7 +85,7 @@ type Kept struct {
 	Flags  Flags
 	Own    int32
 	Owners []int32
-	In     uint32 // places among Owners whose answers have come
+	In     uint32 // of at most 32 Owners, the places whose answers, without values, have come
 }
 
 // id is the inverse of public.
@@ -149,14 +155,14 @@ func (r *Router) ackedPart(w *worker, server, own int32) {
 		return
 	}
 	for _, s := range slices.Clone(w.splits[own]) {
-		s.acked.addPlace(s.place(own, server))
+		s.acked.addNumber(s.place(own, server))
 		r.ackedSplit(w, s)
 	}
 }
 
 // ackedSplit acknowledges a split request to the worker once all of its parts are acknowledged.
 func (r *Router) ackedSplit(w *worker, s *split) {
-	if e, ok := w.open[s.id]; ok && s.acked.full(len(s.owners)) && e.flags&Acked == 0 {
+	if e, ok := w.open[s.id]; ok && s.acked.count() == len(s.owners) && e.flags&Acked == 0 {
 		r.mark(w, s.id, e, Acked)
 		r.acknowledge(w, s.id)
 	}
@@ -179,27 +185,10 @@ func (r *Router) WorkerAck(workerID, server int32, signature uint64) (passes boo
 	}
 	r.mark(w, id, e, Answered)
 	for i := range e.split.owners {
-		if own, owner := e.split.at(i); !r.isSpare(owner) {
-			r.acceptAnswer(w, owner, app, own)
-		}
+		own, owner := e.split.at(i)
+		r.acceptAnswer(w, owner, app, own)
 	}
-	r.ackSpare(e.split)
-	r.ackedSplit(w, e.split)
 	return false
-}
-
-// isSpare reports whether a rank is that of a spare server. Those acknowledge nothing, and never answer
-// again by themselves: they count as if they did once the worker has the whole answer. Until then the
-// worker repeats its request, and so gets an answer that was lost with another router.
-func (r *Router) isSpare(rank int32) bool { return int(rank) >= r.table.servers }
-
-// ackSpare notes that the worker has the whole answer, in place of acknowledgements by spare servers.
-func (r *Router) ackSpare(s *split) {
-	for i := range s.owners {
-		if _, owner := s.at(i); r.isSpare(owner) {
-			s.acked.addPlace(i)
-		}
-	}
 }
 
 // acceptAnswer acknowledges a server's answer to a part, in the worker's name.

@@ -24,7 +24,7 @@ func (r *Router) takeKept(w *worker) {
 		case open && e.split != nil && k.Place >= 0 && int(k.Place) < len(e.split.owners):
 			w.speaks = k.Dialect
 			e.split.answers[k.Place] = m
-			e.split.in.addPlace(int(k.Place))
+			e.split.in.addNumber(int(k.Place))
 			continue
 		}
 		w.ledger.Drop(k.ID, k.Place) // nobody waits for it

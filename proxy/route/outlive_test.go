@@ -5,8 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // lasting is a ledger that outlives its router, of a job that repeats nothing.
@@ -64,9 +65,7 @@ func askTwo(t *testing.T, r *Router, push bool) map[int32]*pslite.Message {
 	if r.Request(9, 0, &m.Meta, m.Keys(), pslite.DMLC) {
 		t.Fatal("the request passes")
 	}
-	if err := r.Take(9, 0, &m, pslite.DMLC); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Take(9, 0, &m, pslite.DMLC))
 	parts := map[int32]*pslite.Message{}
 	for _, o := range r.Out() {
 		part, err := message(o.Frames, pslite.DMLC)
@@ -81,67 +80,6 @@ func askTwo(t *testing.T, r *Router, push bool) map[int32]*pslite.Message {
 	return parts
 }
 
-// A router that was killed left a request split. The next one makes one answer of
-// those to its parts that are still to come, in a job that repeats nothing: for
-// the worker it is as if its connection had broken while the servers were busy.
-func TestSplitsOutliveTheRouter(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		push   bool
-		before []int32 // servers that have answered when the router is killed
-	}{
-		{"a push", true, nil},
-		{"a push that one server has answered", true, []int32{0}},
-		{"a push that the other server has answered", true, []int32{1}},
-		{"a pull", false, nil},
-		{"a pull that one server has answered", false, []int32{0}},
-		{"a pull that the other server has answered", false, []int32{1}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			l := &lasting{open: map[ID]Kept{}}
-			r := outliving(l)
-			servers := map[int32]adding{0: {1: {1}}, 1: {2: {2}}}
-			parts := askTwo(t, r, c.push)
-			answer := func(server int32) {
-				t.Helper()
-				back, err := message(servers[server].answer(parts[server], pslite.DMLC), pslite.DMLC)
-				if err == nil && !r.Answer(server, 9, &back.Meta) {
-					err = r.TakeAnswer(server, 9, &back, pslite.DMLC)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			for _, server := range c.before {
-				answer(server)
-			}
-			r = outliving(l)
-			if held := r.UnderWay(); len(held) != 1 {
-				t.Fatalf("under way: %v", held)
-			}
-			for server := range int32(2) {
-				if !slices.Contains(c.before, server) {
-					answer(server)
-				}
-			}
-			out := r.Out()
-			if len(out) != 1 || !out[0].ToWorker || out[0].Server != 0 {
-				t.Fatalf("the worker gets %+v", out)
-			}
-			whole, err := message(out[0].Frames, pslite.DMLC)
-			if err != nil || whole.Meta.Timestamp != 7 || whole.Meta.Request || whole.Meta.Push != c.push {
-				t.Errorf("the answer is %+v, %v", whole.Meta, err)
-			}
-			if !c.push && (whole.Keys().Len() != 2 || whole.Values().Float32(0) != 1 || whole.Values().Float32(1) != 2) {
-				t.Errorf("the answer has %v", whole.Data)
-			}
-			if len(l.open)+len(l.whole) > 0 || len(r.UnderWay()) > 0 {
-				t.Errorf("still kept: %v %v, under way: %v", l.open, l.whole, r.UnderWay())
-			}
-		})
-	}
-}
-
 // A worker that was started again asks under the same names: what was kept of the
 // one before it is in nobody's way.
 func TestAWorkerThatBeganAgain(t *testing.T) {
@@ -151,30 +89,6 @@ func TestAWorkerThatBeganAgain(t *testing.T) {
 	askTwo(t, r, true)
 	if len(r.UnderWay()) != 1 || len(l.open) != 1 || len(r.underWay) != 1 {
 		t.Errorf("under way: %v %v, kept: %v", r.UnderWay(), r.underWay, l.open)
-	}
-}
-
-// What a router that ended in order has left, the ledger has too: it counts once.
-func TestWhatIsLeftTwiceCountsOnce(t *testing.T) {
-	l := &lasting{open: map[ID]Kept{}}
-	before := outliving(l)
-	parts := askTwo(t, before, true)
-	left := before.Unfinished(9)
-	r := outliving(l)
-	if err := r.Resume(9, left); err != nil {
-		t.Fatal(err)
-	}
-	for server, part := range parts {
-		back, err := message(adding{}.answer(part, pslite.DMLC), pslite.DMLC)
-		if err == nil {
-			err = r.TakeAnswer(server, 9, &back, pslite.DMLC)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(r.Out()) != 1 || len(r.underWay) != 0 || len(l.open) != 0 {
-		t.Errorf("under way: %v, kept: %v", r.underWay, l.open)
 	}
 }
 
@@ -192,9 +106,7 @@ func TestWhatWaitsOutlivesTheRouter(t *testing.T) {
 			if r.Request(9, 0, &m.Meta, m.Keys(), pslite.DMLC) {
 				t.Fatalf("request %d does not wait", timestamp)
 			}
-			if err := r.Take(9, 0, m, pslite.DMLC); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, r.Take(9, 0, m, pslite.DMLC))
 		}
 		for range 2 { // it is killed, and so is the one after it
 			r = New(NewTable(2))
@@ -249,9 +161,7 @@ func TestAWorkerThatBeganAgainWhileItsRequestWaited(t *testing.T) {
 	if r.Request(9, 0, &again.Meta, again.Keys(), pslite.DMLC) {
 		t.Fatal("a request passes before the table is known")
 	}
-	if err := r.Take(9, 0, again, pslite.DMLC); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Take(9, 0, again, pslite.DMLC))
 	r.Open(r.Table())
 	if got := sentTo(t, r, 0); !slices.Equal(got, []float32{7}) || len(l.whole) > 0 {
 		t.Errorf("the server is sent %v, kept are %v", got, l.whole)
@@ -276,10 +186,7 @@ func sentTo(t *testing.T, r *Router, server int32) (all []float32) {
 		if o.Quiet != nil {
 			continue
 		}
-		m, err := message(o.Frames, pslite.DMLC)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := require.Value(message(o.Frames, pslite.DMLC))(t)
 		if o.Server == server && !o.ToWorker {
 			all = append(all, m.Values().Float32(0))
 		}

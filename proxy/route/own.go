@@ -6,8 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // Op is a pull or push of the router's own, in the name of a worker. Its caller sets Server, Keys
@@ -22,12 +22,15 @@ type Op struct {
 	Push   bool
 	// Type is the type of a pull's values, on completion.
 	Type pslite.DataType
+	// Uses say how the workers of the job use the keys; nil: as those of this host do, as far as is known.
+	Uses []Use
 	// Err is why the op failed; it is set before completion.
 	Err error
 	// Done, where set, is called on completion, within the router's call, instead of returning the
 	// op from Out.
 	Done func()
 
+	typed   bool       // Type is set
 	left    int        // letters without an answer
 	worker  int32      // its id
 	letters []int32    // their timestamps
@@ -38,6 +41,7 @@ type Op struct {
 type letter struct {
 	op     *Op
 	server int32
+	manner manner
 	from   int      // index of its first key in op.Keys
 	keys   []uint64 // as the server knows them: part keys of keys in parts
 	part   int      // of a key in parts: which one
@@ -45,7 +49,7 @@ type letter struct {
 	acked  bool
 }
 
-// maxLetter is the largest number of keys in one message of an op.
+// maxLetter is the largest number of keys in one message of an op. It has no more than the workers' own.
 const maxLetter = 4096
 
 // ErrNoTemplate is the reason why an op cannot begin: no worker of this host has pushed or pulled
@@ -57,19 +61,23 @@ var ErrNoTemplate = errors.New("no worker on this host has made a request yet")
 var ErrApps = errors.New("the job has several apps, whose keys cannot be distinguished")
 
 // Mover returns the id of a worker of this host in whose name keys can be moved: the first that has
-// made a request.
+// made a request. With an error other than ErrNoTemplate they can only be brought home: that is exact however the job
+// uses them.
 func (r *Router) Mover() (workerID int32, err error) {
-	err = ErrNoTemplate
 	for _, id := range r.Workers() {
-		w := r.workers[id]
-		switch {
-		case len(w.apps) > 1:
-			return 0, ErrApps
-		case w.push != nil || w.pull != nil:
-			return id, nil
+		if r.workers[id].asked {
+			return id, r.Unfit()
 		}
 	}
-	return 0, err
+	return 0, ErrNoTemplate
+}
+
+// Unfit returns why the job's keys must not move, as far as the requests of this host show, and nil where they may.
+func (r *Router) Unfit() error {
+	if err := Fits(r.KnownUses()); err != nil || !r.manyUses {
+		return err
+	}
+	return ErrCommands
 }
 
 // Start sends an op's messages in a worker's name. When all are answered, or at once where that
@@ -85,13 +93,22 @@ func (r *Router) Start(workerID int32, op *Op) {
 	if !op.Push {
 		op.Values = make([][]byte, len(op.Keys))
 	}
+	manners, err := r.manners(op)
+	if r.like(&Use{}, op.Push) == nil {
+		err = ErrNoTemplate
+	}
+	if err != nil {
+		op.Err = err
+		r.over(op)
+		return
+	}
 	if parts := plan.PartsOf(op.Server); parts > 0 {
-		r.startParts(w, op, parts)
+		r.startParts(w, op, parts, manners)
 		return
 	}
 	for from := 0; from < len(op.Keys); {
-		n := r.letterKeys(w, op, from)
-		r.startLetter(w, &letter{op: op, server: op.Server, from: from, keys: op.Keys[from : from+n]}, op.Values[from:from+n]...)
+		n := letterKeys(op, manners, from)
+		r.startLetter(w, &letter{op: op, server: op.Server, manner: manners[from], from: from, keys: op.Keys[from : from+n]}, op.Values[from:from+n]...)
 		from += n
 	}
 }
@@ -100,7 +117,7 @@ func (r *Router) Start(workerID int32, op *Op) {
 // a codec must neither round the values nor hold any back.
 func (r *Router) startLetter(w *worker, l *letter, values ...[]byte) {
 	op, own := l.op, w.nextExact(1)
-	l.frames = w.compose(op.Push, l.keys, values, own)
+	l.frames = r.compose(w, l, values, own)
 	w.ops[own] = l
 	op.letters = append(op.letters, own)
 	op.left++
@@ -109,10 +126,10 @@ func (r *Router) startLetter(w *worker, l *letter, values ...[]byte) {
 
 // startParts sends an op for keys in parts, a message for each part of each key. It checks all keys
 // first, so that an op fails before any of it is sent.
-func (r *Router) startParts(w *worker, op *Op, parts int) {
-	places := r.places()
+func (r *Router) startParts(w *worker, op *Op, parts int, manners []manner) {
+	servers := r.table.servers
 	for i, key := range op.Keys {
-		_, ok := places.PartKey(key, 0, parts)
+		_, ok := plan.PartKey(key, 0, parts, servers)
 		if !ok || op.Push && len(op.Values[i]) < 8*parts {
 			op.Err = fmt.Errorf("%d bytes of key %d cannot be in %d parts", len(op.Values[i]), key, parts)
 			r.over(op)
@@ -126,53 +143,14 @@ func (r *Router) startParts(w *worker, op *Op, parts int) {
 		if !op.Push {
 			op.pieces[i] = make([][]byte, parts)
 		}
-		home := plan.HomeOf(key, places.Servers)
+		home := plan.HomeOf(key, servers)
 		for part := range parts {
-			at, _ := places.PartKey(key, part, parts)
-			l := &letter{op: op, server: places.PartRank(home, part), from: i, part: part, keys: []uint64{at}}
+			at, _ := plan.PartKey(key, part, parts, servers)
+			l := &letter{op: op, server: plan.PartRank(home, part, servers), manner: manners[i], from: i, part: part, keys: []uint64{at}}
 			from, to := plan.PartBytes(len(op.Values[i]), part, parts)
 			r.startLetter(w, l, op.Values[i][from:to])
 		}
 	}
-}
-
-// letterKeys returns how many of the op's keys, from an index on, go into one message. Where keys
-// may have different numbers of values it is one: an answer to a pull need not have lengths, so
-// with several keys nobody could tell whose the values are. Before the worker's first push that is
-// not known.
-func (r *Router) letterKeys(w *worker, op *Op, from int) int {
-	if w.lens || w.push == nil {
-		return 1
-	}
-	n := min(maxLetter, len(op.Keys)-from)
-	if op.Push {
-		for i := 1; i < n; i++ {
-			if len(op.Values[from+i]) != len(op.Values[from]) {
-				return i
-			}
-		}
-	}
-	return n
-}
-
-// compose makes a message like the worker's own, so that the server's handler sees the app,
-// customer, command and types that it is used to. It copies the values.
-func (w *worker) compose(push bool, keys []uint64, values [][]byte, own int32) [][]byte {
-	like := w.pull
-	if like == nil || push && w.push != nil {
-		like = w.push
-	}
-	meta := like.Clone()
-	meta.Timestamp, meta.Push, meta.Pull, meta.Request = own, push, !push, true
-	if len(meta.DataTypes) > 2 {
-		meta.DataTypes = meta.DataTypes[:2]
-	}
-	data := [][]byte{pslite.AppendKeys(nil, keys), {}}
-	if push {
-		data[1] = slices.Concat(values...)
-	}
-	meta.DataSize = int32(total(data))
-	return append([][]byte{meta.Append(nil, w.speaks)}, data...)
 }
 
 // takeOwn handles the answer to a message of an op. The error of an answer that does not fit is the
@@ -224,25 +202,27 @@ func (r *Router) over(op *Op) {
 // keepValues stores the values of an answer in the op. They refer to m's memory.
 func (op *Op) keepValues(l *letter, m *pslite.Message) error {
 	keys, n := m.Keys(), len(l.keys)
-	if keys.Len() != n {
-		return fmt.Errorf("server %d answers with %d keys, want %d", l.server, keys.Len(), n)
+	if keys.Len() != n || len(m.Data) < 2 {
+		return fmt.Errorf("server %d answers with %d keys in %d frames, want %d", l.server, keys.Len(), len(m.Data), n)
+	}
+	pieces, err := piecesOf(m)
+	if err != nil {
+		return fmt.Errorf("server %d: %w", l.server, err)
 	}
 	v := m.Values()
-	op.Type = v.Type
-	if len(v.Bytes)%n != 0 {
-		return fmt.Errorf("server %d answers with %d bytes for %d keys", l.server, len(v.Bytes), n)
+	if op.typed && op.Type != v.Type {
+		return fmt.Errorf("server %d answers with values of type %d, after those of type %d", l.server, v.Type, op.Type)
 	}
-	size := len(v.Bytes) / n
-	for i := range n {
-		if keys.At(i) != l.keys[i] {
-			return fmt.Errorf("server %d answers with key %d, want %d", l.server, keys.At(i), l.keys[i])
+	op.Type, op.typed = v.Type, true
+	for i, p := range pieces {
+		if p.key != l.keys[i] {
+			return fmt.Errorf("server %d answers with key %d, want %d", l.server, p.key, l.keys[i])
 		}
-		value := v.Bytes[i*size : (i+1)*size]
 		if op.pieces != nil {
-			op.pieces[l.from][l.part] = value
+			op.pieces[l.from][l.part] = p.value
 			continue
 		}
-		op.Values[l.from+i] = value
+		op.Values[l.from+i] = p.value
 	}
 	return nil
 }
@@ -258,20 +238,6 @@ func (r *Router) Cancel(op *Op) {
 		delete(w.ops, own)
 	}
 	op.left = 0
-}
-
-// FailOwn ends the op of a worker that has a message with that timestamp: the message will not be
-// answered. It reports false where there is none.
-func (r *Router) FailOwn(workerID, own int32, err error) bool {
-	w := r.workers[workerID]
-	if w == nil || w.ops[own] == nil {
-		return false
-	}
-	op := w.ops[own].op
-	r.Cancel(op)
-	op.Err = err
-	r.over(op)
-	return true
 }
 
 // InFlight reports whether a message of the op has no answer.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // What the router asks for itself is in the dialect of the worker in whose name
@@ -61,7 +61,7 @@ func follow(t *testing.T, d *pslite.Detector, frames [][]byte) *pslite.Message {
 	return m
 }
 
-// Keys are asked for together only where the worker's pushes have shown that all
+// Keys are asked for together only where the workers do so, and where their pushes have shown that all
 // have as many values: an answer without lengths does not say whose each value is.
 // A worker that has only pulled, as after a proxy was replaced, has shown nothing.
 func TestKeysOfOtherLengthsAreAskedForAlone(t *testing.T) {
@@ -69,6 +69,12 @@ func TestKeysOfOtherLengthsAreAskedForAlone(t *testing.T) {
 	push := func(values int) *pslite.Message {
 		m := pushOf(0, 7, 5)
 		m.Data[1] = pslite.AppendFloat32(nil, make([]float32, values))
+		m.Meta.DataSize = int32(total(m.Data))
+		return m
+	}
+	three := func(values int) *pslite.Message {
+		m := push(3 * values)
+		m.Data[0] = pslite.AppendKeys(nil, []uint64{7, 8, 9})
 		m.Meta.DataSize = int32(total(m.Data))
 		return m
 	}
@@ -83,8 +89,9 @@ func TestKeysOfOtherLengthsAreAskedForAlone(t *testing.T) {
 	}{
 		{"only a pull", []*pslite.Message{pull}, 3},
 		{"a push with lengths", []*pslite.Message{withLens}, 3},
-		{"pushes of one length", []*pslite.Message{pull, push(2), push(2)}, 1},
-		{"pushes of two lengths", []*pslite.Message{push(2), push(3)}, 3},
+		{"pushes of one length, a key in each", []*pslite.Message{push(2), push(2)}, 3},
+		{"pushes of one length", []*pslite.Message{push(2), three(2)}, 1},
+		{"pushes of two lengths", []*pslite.Message{push(2), three(3)}, 3},
 	} {
 		r := New(NewTable(2))
 		r.Open(NewTable(2))

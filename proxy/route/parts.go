@@ -6,11 +6,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
-	"math/bits"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // A key in parts (see [plan.Parted]) is a single key to the worker: a request for it is split so
@@ -60,7 +59,10 @@ func (t *Table) Parted() bool { return t.parted }
 
 // shares returns the distinct shares of a request to a server, ascending. A key in parts must be
 // asked of its home, as PS-lite does: the ranks of its parts are counted from there.
-func shares(keys pslite.Keys, owners []int32, server int32, places plan.Places) (all []int32, err error) {
+func shares(keys pslite.Keys, owners []int32, server int32, servers int) (all []int32, err error) {
+	if !keys.Ordered() {
+		return nil, fmt.Errorf("route: a request for keys in parts whose keys do not ascend")
+	}
 	layers := layersOf(owners)
 	if len(layers) >= maxLayers {
 		return nil, fmt.Errorf("route: a request for keys in %d different numbers of parts, at most %d are possible", len(layers), maxLayers-1)
@@ -76,12 +78,12 @@ func shares(keys pslite.Keys, owners []int32, server int32, places plan.Places) 
 			add(owner)
 			continue
 		}
-		if home := plan.HomeOf(keys.At(i), places.Servers); home != server {
+		if home := plan.HomeOf(keys.At(i), servers); home != server {
 			return nil, fmt.Errorf("route: key %d is in parts and at home with server %d, and server %d is asked for it", keys.At(i), home, server)
 		}
 		layer := int32(slices.Index(layers, parts)+1) << shareBits
 		for part := range parts {
-			add(layer | places.PartRank(server, part))
+			add(layer | plan.PartRank(server, part, servers))
 		}
 	}
 	return all, nil
@@ -100,7 +102,10 @@ func (s *split) place(own, rank int32) int {
 	if s.parted {
 		rank |= (own - s.own) << shareBits
 	}
-	return slices.Index(s.owners, rank)
+	if i, found := slices.BinarySearch(s.owners, rank); found {
+		return i
+	}
+	return -1
 }
 
 // layers returns the number of timestamps that the messages of a split have. A layer in between may
@@ -145,7 +150,7 @@ func (w *worker) nextExact(n int32) int32 {
 func (r *Router) dispatchParted(w *worker, s slice) error {
 	s.split.parted = true
 	s.split.own = w.nextExact(s.split.layers())
-	if _, err := s.pieces(r.places()); err != nil {
+	if _, err := s.pieces(r.table.servers); err != nil {
 		return err
 	}
 	w.addSplit(s.split)
@@ -165,7 +170,7 @@ type piece struct {
 // theirs. Part keys are not in the order of the keys, so each share is sorted: servers expect
 // ascending keys.
 func (r *Router) sendShares(w *worker, s slice) error {
-	bodies, err := s.pieces(r.places())
+	bodies, err := s.pieces(r.table.servers)
 	if err != nil {
 		return err
 	}
@@ -207,7 +212,7 @@ func joinPieces(pieces []piece) []byte {
 
 // pieces returns the pieces of each share of a request, by place, in the order of the request's
 // keys.
-func (s *slice) pieces(places plan.Places) (bodies [][]piece, err error) {
+func (s *slice) pieces(servers int) (bodies [][]piece, err error) {
 	values, err := piecesOf(s.message)
 	if err != nil {
 		return nil, err
@@ -215,8 +220,8 @@ func (s *slice) pieces(places plan.Places) (bodies [][]piece, err error) {
 	layers := layersOf(s.owners)
 	bodies = make([][]piece, len(s.split.owners))
 	add := func(share int32, p piece) error {
-		i := slices.Index(s.split.owners, share)
-		if i < 0 {
+		i, found := slices.BinarySearch(s.split.owners, share)
+		if !found {
 			return fmt.Errorf("route: key %d of an in-flight request has moved", p.key)
 		}
 		bodies[i] = append(bodies[i], p)
@@ -232,9 +237,9 @@ func (s *slice) pieces(places plan.Places) (bodies [][]piece, err error) {
 		}
 		layer := int32(slices.Index(layers, parts)+1) << shareBits
 		for n := range parts {
-			p, err := v.cut(n, parts, places)
+			p, err := v.cut(n, parts, servers)
 			if err == nil {
-				err = add(layer|places.PartRank(s.split.id.server, n), p)
+				err = add(layer|plan.PartRank(s.split.id.server, n, servers), p)
 			}
 			if err != nil {
 				return nil, err
@@ -245,8 +250,8 @@ func (s *slice) pieces(places plan.Places) (bodies [][]piece, err error) {
 }
 
 // cut returns one of the parts of a piece. A value shorter than 8 bytes per part cannot be divided.
-func (p *piece) cut(part, parts int, places plan.Places) (piece, error) {
-	key, ok := places.PartKey(p.key, part, parts)
+func (p *piece) cut(part, parts, servers int) (piece, error) {
+	key, ok := plan.PartKey(p.key, part, parts, servers)
 	if !ok || p.size > 0 && p.size < 8*parts {
 		return piece{}, fmt.Errorf("route: %d bytes of key %d cannot be in %d parts", p.size, p.key, parts)
 	}
@@ -288,16 +293,11 @@ func piecesOf(m *pslite.Message) ([]piece, error) {
 }
 
 // assembleShares merges the answers to the shares of a request. It collects the pieces of each key
-// in the order of the parts, and requires all of them. Spare servers always give lengths; whether
-// the worker gets them is up to the servers.
-func (s *split) assembleShares(d pslite.Dialect, places plan.Places) ([][]byte, error) {
-	seen := bits.TrailingZeros32(uint32(^s.unseen))
-	for i := range s.answers {
-		// A home has the first part of its keys, so there is a server among them.
-		if _, rank := s.at(i); !s.unseen.has(i) && int(rank) < places.Servers {
-			seen = i
-			break
-		}
+// in the order of the parts, and requires all of them.
+func (s *split) assembleShares(d pslite.Dialect, servers int) ([][]byte, error) {
+	seen := 0
+	for s.unseen.has(seen) {
+		seen++
 	}
 	first := &s.answers[seen]
 	meta := first.Meta
@@ -307,11 +307,10 @@ func (s *split) assembleShares(d pslite.Dialect, places plan.Places) ([][]byte, 
 	}
 	wholes := map[uint64][]piece{} // by the job's keys, in order of the parts
 	for i := range s.answers {
-		_, rank := s.at(i)
-		if a := &s.answers[i]; len(a.Data) < 2 || len(a.Data) != len(first.Data) && int(rank) < places.Servers {
+		if a := &s.answers[i]; len(a.Data) != len(first.Data) || len(a.Data) < 2 {
 			return nil, fmt.Errorf("route: a server answers with %d data frames, another with %d", len(a.Data), len(first.Data))
 		}
-		if err := s.takeShare(i, wholes, places); err != nil {
+		if err := s.takeShare(i, wholes, servers); err != nil {
 			return nil, err
 		}
 	}
@@ -343,20 +342,20 @@ func (s *split) assembleShares(d pslite.Dialect, places plan.Places) ([][]byte, 
 
 // takeShare adds the pieces of the answer in place i to the keys that they belong to. The server's
 // distance from the home, in ranks, is the part that it has.
-func (s *split) takeShare(i int, wholes map[uint64][]piece, places plan.Places) error {
+func (s *split) takeShare(i int, wholes map[uint64][]piece, servers int) error {
 	pieces, err := piecesOf(&s.answers[i])
 	if err != nil {
 		return err
 	}
 	_, rank := s.at(i)
 	parts := s.parts(s.owners[i])
-	part := places.PartOf(s.id.server, rank)
+	part := (int(rank-s.id.server) + servers) % servers
 	for _, p := range pieces {
 		if parts == 0 {
 			wholes[p.key] = []piece{p}
 			continue
 		}
-		key := places.WholeKey(p.key, s.id.server, part, parts)
+		key := plan.WholeKey(p.key, s.id.server, part, parts, servers)
 		if len(wholes[key]) != parts {
 			wholes[key] = make([]piece, parts)
 			for n := range wholes[key] {

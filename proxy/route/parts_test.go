@@ -8,8 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // Whatever keys are in parts, whole elsewhere or at home, and whichever way they go while
@@ -63,11 +63,10 @@ type crossing struct {
 // they should have together.
 type partsWorld struct {
 	*rapid.T
-	plan.Places
 	withLens  bool
 	keys      []uint64 // at home with any server
 	widths    map[uint64]int
-	servers   []adding // and behind them spare ones
+	servers   []adding
 	whole     adding
 	ledger    *full
 	table     *Table
@@ -85,21 +84,18 @@ type partsWorld struct {
 const partsWorker = int32(9)
 
 func newPartsWorld(t *rapid.T) *partsWorld {
-	n := rapid.IntRange(1, 5).Draw(t, "servers")
-	p := plan.Places{Servers: n, Spare: rapid.IntRange(max(2-n, 0), 3).Draw(t, "spare")}
-	w := &partsWorld{T: t, Places: p, withLens: rapid.Bool().Draw(t, "lens"), widths: map[uint64]int{}, whole: adding{},
+	n := rapid.IntRange(2, 5).Draw(t, "servers")
+	w := &partsWorld{T: t, withLens: rapid.Bool().Draw(t, "lens"), widths: map[uint64]int{}, whole: adding{},
 		ledger: &full{lasting: lasting{open: map[ID]Kept{}}, resend: rapid.Bool().Draw(t, "resend"), seen: map[ID]bool{}},
 		table:  NewTable(n), seen: map[uint64]bool{}, unacked: map[uint64]crossing{}}
-	width := rapid.IntRange(2*p.All(), 40).Draw(t, "width")
-	for range p.All() {
-		w.servers = append(w.servers, adding{})
-	}
+	width := rapid.IntRange(2*n, 30).Draw(t, "width")
 	for home := range int32(n) {
+		w.servers = append(w.servers, adding{})
 		for offset := range uint64(rapid.IntRange(1, 3).Draw(t, "keys")) {
 			key := plan.HomeRange(home, n).First + 7*offset
 			w.keys = append(w.keys, key)
 			if w.widths[key] = width; w.withLens {
-				w.widths[key] = 2*p.All() + int(offset)*3
+				w.widths[key] = 2*n + int(offset)*3
 			}
 		}
 	}
@@ -111,7 +107,6 @@ func newPartsWorld(t *rapid.T) *partsWorld {
 // begin makes a router on the ledger.
 func (w *partsWorld) begin() {
 	w.router = New(w.table)
-	w.router.SetSpare(w.Spare)
 	if !w.ledger.resend && rapid.Bool().Draw(w.T, "gather") {
 		w.router.Gather()
 	}
@@ -133,8 +128,8 @@ func (w *partsWorld) request(push, pull bool, keys []uint64) {
 	w.timestamp++
 	w.asked, w.acked, w.got = map[int32][][]byte{}, map[int32]bool{}, map[int32][][]byte{}
 	want := map[int32][][]byte{}
-	for server := range int32(w.Servers) {
-		mine := slices.DeleteFunc(slices.Clone(keys), func(k uint64) bool { return plan.HomeOf(k, w.Servers) != server })
+	for server := range int32(len(w.servers)) {
+		mine := slices.DeleteFunc(slices.Clone(keys), func(k uint64) bool { return plan.HomeOf(k, len(w.servers)) != server })
 		if len(mine) == 0 {
 			continue
 		}
@@ -256,7 +251,7 @@ func (w *partsWorld) until(done func() bool) {
 			if fault > 0 && fault < 4 {
 				faults++
 			}
-			if fault == 1 && w.ledger.resend && int(c.server) < w.Servers { // it is lost
+			if fault == 1 && w.ledger.resend { // it is lost
 				continue
 			}
 			w.arrive(c)
@@ -271,12 +266,10 @@ func (w *partsWorld) until(done func() bool) {
 func (w *partsWorld) fail(fault int) {
 	switch fault {
 	case 2:
-		w.loseSpare()
 		w.begin()
 	case 3:
 		left := w.router.Unfinished(partsWorker)
 		w.router = New(w.table)
-		w.router.SetSpare(w.Spare)
 		w.router.AddWorker(partsWorker, w.ledger)
 		if !w.ledger.resend {
 			if err := w.router.Resume(partsWorker, left); err != nil {
@@ -313,10 +306,6 @@ func (w *partsWorld) arrive(c crossing) {
 		return
 	}
 	back := crossing{server: c.server, toRoute: true}
-	if int(c.server) >= w.Servers {
-		w.spareTakes(c, m)
-		return
-	}
 	if w.ledger.resend {
 		signature := pslite.Signature(&m.Meta, partsWorker, pslite.ServerID(int(c.server)))
 		w.network = append(w.network, crossing{c.server, true, [][]byte{ack(pslite.DMLC, signature)}})
@@ -331,52 +320,6 @@ func (w *partsWorld) arrive(c crossing) {
 		w.unacked[pslite.Signature(&answer.Meta, pslite.ServerID(int(c.server)), partsWorker)] = back
 	}
 	w.network = append(w.network, back)
-}
-
-// spareTakes answers at a spare server: it acknowledges nothing, never answers by itself again, and
-// applies a push once.
-func (w *partsWorld) spareTakes(c crossing, m *pslite.Message) {
-	signature := pslite.Signature(&m.Meta, partsWorker, pslite.ServerID(int(c.server)))
-	if w.seen[signature] && m.Meta.Push {
-		pull := *m
-		pull.Meta.Push = false
-		answer := w.decode(w.servers[c.server].answer(&pull, pslite.DMLC))
-		if answer.Meta.Push = true; !m.Meta.Pull {
-			answer.Data, answer.Meta.Pull, answer.Meta.DataTypes = nil, false, nil
-		}
-		w.network = append(w.network, crossing{c.server, true, w.addLens(append([][]byte{answer.Meta.Append(nil, pslite.DMLC)}, answer.Data...))})
-		return
-	}
-	w.seen[signature] = true
-	w.network = append(w.network, crossing{c.server, true, w.addLens(w.servers[c.server].answer(m, pslite.DMLC))})
-}
-
-// loseSpare loses what is on links to spare servers, as a kill does. Some of it arrives nevertheless.
-func (w *partsWorld) loseSpare() {
-	if !w.ledger.resend {
-		return // such a job would wait forever
-	}
-	for _, c := range slices.Clone(w.network) {
-		if int(c.server) >= w.Servers && !c.toRoute && rapid.Bool().Draw(w.T, "arrives") {
-			w.arrive(c)
-		}
-	}
-	w.network = slices.DeleteFunc(w.network, func(c crossing) bool { return int(c.server) >= w.Servers })
-}
-
-// addLens adds lengths to an answer with values that has none, as spare servers always do.
-func (w *partsWorld) addLens(frames [][]byte) [][]byte {
-	m := w.decode(frames)
-	if len(m.Data) != 2 || m.Keys().Len() == 0 {
-		return frames
-	}
-	n := m.Keys().Len()
-	var lens []byte
-	for range n {
-		lens = append(lens, byte(len(m.Data[1])/4/n), 0, 0, 0)
-	}
-	m.Meta.DataTypes = append(slices.Clone(m.Meta.DataTypes), pslite.Int32)
-	return append([][]byte{m.Meta.Append(nil, pslite.DMLC)}, m.Data[0], m.Data[1], lens)
 }
 
 func (w *partsWorld) routerTakes(c crossing) {
@@ -398,10 +341,11 @@ func (w *partsWorld) routerTakes(c crossing) {
 
 // move moves a key as package migrate does, while nothing else is under way.
 func (w *partsWorld) move() {
+	n := len(w.servers)
 	key := rapid.SampledFrom(w.keys).Draw(w.T, "moved")
-	from, to := w.table.Owner(key), int32(rapid.IntRange(0, w.Servers-1).Draw(w.T, "to"))
-	if parts := rapid.IntRange(0, w.All()).Draw(w.T, "parts"); parts > 1 {
-		to = w.Parted(parts)
+	from, to := w.table.Owner(key), int32(rapid.IntRange(0, n-1).Draw(w.T, "to"))
+	if parts := rapid.IntRange(0, n).Draw(w.T, "parts"); parts > 1 {
+		to = plan.Parted(parts)
 	}
 	if _, err := w.router.Mover(); err != nil || from == to {
 		return

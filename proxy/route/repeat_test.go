@@ -3,8 +3,9 @@ package route
 import (
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // remembering is a ledger of a job that retransmits.
@@ -56,9 +57,7 @@ func TestWhatWasSeenGoesToItsServer(t *testing.T) {
 			t.Errorf("%s: it passes: %v", c.name, passes)
 		}
 		if !c.passes {
-			if err := r.Take(9, 0, m, pslite.DMLC); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, r.Take(9, 0, m, pslite.DMLC))
 		}
 		if out := r.Out(); (len(out) == 0) != c.passes || !c.passes && !out[0].ToWorker {
 			t.Errorf("%s: %v is said", c.name, out)
@@ -81,9 +80,7 @@ func TestWhatWaitsIsRecognisedWhenItComesAgain(t *testing.T) {
 		if r.Request(9, 0, &m.Meta, m.Keys(), pslite.DMLC) {
 			t.Fatal("a request passes while it is not known where keys are")
 		}
-		if err := r.Take(9, 0, m, pslite.DMLC); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Take(9, 0, m, pslite.DMLC))
 	}
 	take()
 	r.UseResend()

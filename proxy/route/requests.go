@@ -1,11 +1,10 @@
 package route
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // worker is the state of one worker.
@@ -16,13 +15,13 @@ import (
 type worker struct {
 	id     int32
 	ledger Ledger
+	gone   bool                // another host has it
 	open   map[request]entry   // sent, and not answered
 	splits map[int32][]*split  // by the timestamp of their parts; several where those are joint
 	ops    map[int32]*letter   // the router's own messages without an answer, likewise
 	queues map[int32][]waiting // by server, in the order in which they came
-	push   *pslite.Meta        // the first of each kind: templates for our own
-	pull   *pslite.Meta
-	apps   map[int32]bool // app ids of its requests, at most maxApps
+	asked  bool                // it has made a request
+	pushed bool                // a push was among them
 	// An answer has come. In a job with PS_RESEND an ACK would have come before it, so from then on
 	// resend is known to be false, and slices may be gathered.
 	answered bool
@@ -76,13 +75,15 @@ func (r *Router) request(server int32, m *pslite.Meta) request {
 func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Keys, d pslite.Dialect) (passes bool) {
 	w := r.workers[workerID]
 	w.speaks = d
+	keys = keys.Sorted() // as PS-lite wants them, and not every program has them
 	id := r.request(server, m)
 	r.supersede(w, id)
 	if e, ok := w.open[id]; ok {
 		return e.split == nil && !r.closed
 	}
+	r.note(w, server, m, keys, valueBytes(m, keys.Len()))
 	r.noteSlice(w, server, m)
-	if r.closed || len(w.queues[server]) > 0 || r.touches(keys) || r.holdsAny(keys) {
+	if r.closed || len(w.queues[server]) > 0 || r.displaces(m.AppID, keys) || r.holdsAny(keys) {
 		return false
 	}
 	if r.resend && w.ledger.Seen(id.public()) {
@@ -93,7 +94,6 @@ func (r *Router) Request(workerID, server int32, m *pslite.Meta, keys pslite.Key
 		r.counts.Repeated++ // the server knows best whether it has it
 		return true
 	}
-	w.noteTemplate(m, keys.Len())
 	r.beginRequest(w, id, entry{})
 	r.counts.Plain++
 	if r.endGather(w, server, m) {
@@ -118,36 +118,29 @@ func (r *Router) beginRequest(w *worker, id request, e entry) {
 	}
 }
 
-// maxApps bounds the app ids that are remembered of a worker: it only matters whether there are
-// several.
-const maxApps = 2
+// note notes how a request uses its keys, and whether keys of the worker's can have different numbers of values. bytes is
+// the size of its values, negative where it is not known.
+func (r *Router) note(w *worker, server int32, m *pslite.Meta, keys pslite.Keys, bytes int) {
+	r.noteUse(server, m, keys, bytes)
+	w.lens = w.lens || len(m.DataTypes) > 2 || w.differs(m, keys.Len(), bytes)
+	w.asked, w.pushed = true, w.pushed || m.Push
+}
 
-// noteTemplate keeps the first push and the first pull of the worker, from which the router's own
-// messages are made, and notes whether keys can have different numbers of values.
-func (w *worker) noteTemplate(m *pslite.Meta, keys int) {
-	w.lens = w.lens || len(m.DataTypes) > 2 || w.differs(m, keys)
-	if !w.apps[m.AppID] && len(w.apps) < maxApps {
-		w.apps[m.AppID] = true
+// valueBytes returns the size of a request's values as its meta has it, negative where it does not.
+func valueBytes(m *pslite.Meta, keys int) int {
+	if m.DataSize == 0 {
+		return -1
 	}
-	if (w.push != nil || !m.Push) && (w.pull != nil || !m.Pull) {
-		return
-	}
-	c := m.Clone()
-	if m.Push && w.push == nil {
-		w.push = &c
-	}
-	if m.Pull && w.pull == nil {
-		w.pull = &c
-	}
+	return int(m.DataSize) - 8*keys
 }
 
 // differs reports whether a push without lengths has another number of bytes per key than those
-// before. DataSize counts 8 bytes for each key.
-func (w *worker) differs(m *pslite.Meta, keys int) bool {
-	if !m.Push || keys == 0 || m.DataSize == 0 {
+// before.
+func (w *worker) differs(m *pslite.Meta, keys, bytes int) bool {
+	if !m.Push || keys == 0 || bytes < 0 {
 		return false
 	}
-	width := (int(m.DataSize) - 8*keys) / keys
+	width := bytes / keys
 	if w.width == 0 {
 		w.width = width
 	}
@@ -180,7 +173,7 @@ func (r *Router) Take(workerID, server int32, m *pslite.Message, d pslite.Dialec
 		return nil
 	}
 	q := waiting{id: id, message: *m, dialect: d}
-	held := r.closed || len(w.queues[server]) > 0 || r.holdsAny(m.Keys())
+	held := r.closed || len(w.queues[server]) > 0 || r.holdsAny(m.Keys().Sorted())
 	if !held && !r.waitsForSlices(w, id, m) {
 		return r.dispatch(w, q)
 	}
@@ -238,13 +231,11 @@ func (r *Router) repeat(w *worker, id request, e entry, m *pslite.Message) error
 	case e.flags&Joint != 0: // it began before the job was known to repeat anything
 		return nil
 	}
-	if e.flags&Answered != 0 { // perhaps by a router before this one
-		r.ackSpare(e.split)
-		r.ackedSplit(w, e.split)
+	owners, _ := r.ownersOf(id.server, &m.Meta, m.Keys())
+	if e.flags&Mixed != 0 {
+		e.split.order = slices.Clone(owners)
 	}
-	r.again = true
-	defer func() { r.again = false }()
-	return r.sendParts(w, slice{e.split, m, r.table.AppendOwners(nil, m.Keys())})
+	return r.sendParts(w, slice{e.split, m, owners})
 }
 
 // pass sends a message unchanged to the server that the worker chose.
@@ -254,7 +245,7 @@ func (r *Router) pass(w *worker, id request, m *pslite.Message) {
 
 // send adds a message to a server to the outputs, in the worker's name.
 func (r *Router) send(w *worker, server int32, frames [][]byte) {
-	r.out = append(r.out, Out{Worker: w.id, Server: server, Frames: frames, Again: r.again})
+	r.out = append(r.out, Out{Worker: w.id, Server: server, Frames: frames})
 }
 
 // deliver adds a message to a worker to the outputs, in a server's name.
@@ -269,16 +260,13 @@ func (r *Router) dispatch(w *worker, all ...waiting) error {
 	owners, distinct, parted := make([][]int32, len(all)), make([][]int32, len(all)), false
 	for i := range all {
 		m := &all[i].message
-		owners[i], distinct[i] = r.owners.of(r.table, m.Keys())
+		owners[i], distinct[i] = r.ownersOf(all[i].id.server, &m.Meta, m.Keys())
 		parted = anyParted(distinct[i]) // of several requests none is
 		if parted {
 			var err error
-			if distinct[i], err = shares(m.Keys(), owners[i], all[i].id.server, r.places()); err != nil {
+			if distinct[i], err = shares(m.Keys(), owners[i], all[i].id.server, r.table.servers); err != nil {
 				return err
 			}
-		}
-		if len(distinct[i]) > MaxOwners {
-			return fmt.Errorf("route: a request whose keys belong to %d servers, at most %d are possible", len(distinct[i]), MaxOwners)
 		}
 		if err := divisible(m); err != nil && (parted || !plain(all[i].id, distinct[i])) {
 			return err
@@ -287,14 +275,18 @@ func (r *Router) dispatch(w *worker, all ...waiting) error {
 	var going []slice
 	for i := range all {
 		m, id := &all[i].message, all[i].id
-		w.noteTemplate(&m.Meta, m.Keys().Len())
+		r.note(w, id.server, &m.Meta, m.Keys().Sorted(), len(m.Values().Bytes))
 		if !parted && plain(id, distinct[i]) {
 			r.beginRequest(w, id, entry{})
 			r.counts.Plain++
 			r.pass(w, id, m)
 			continue
 		}
-		going = append(going, slice{newSplit(id, 0, distinct[i]), m, owners[i]})
+		s := newSplit(id, 0, distinct[i])
+		if s.mixed = m.Meta.Pull && len(distinct[i]) > 1 && !m.Keys().Ordered(); s.mixed {
+			s.order = slices.Clone(owners[i])
+		}
+		going = append(going, slice{s, m, owners[i]})
 	}
 	if len(going) == 0 {
 		return nil
@@ -308,6 +300,9 @@ func (r *Router) dispatch(w *worker, all ...waiting) error {
 		if s.split.own, s.split.joint = own, joint; joint {
 			e.flags = Joint
 			r.counts.Joint++
+		}
+		if s.split.mixed {
+			e.flags |= Mixed
 		}
 		w.addSplit(s.split)
 		r.beginRequest(w, s.split.id, e)
@@ -334,7 +329,7 @@ func (r *Router) flushWorker(w *worker) {
 // that go together fail, they are sent one by one, so that a malformed one does not take the others
 // with it.
 func (r *Router) flushQueue(w *worker, server int32) {
-	for q := w.queues[server]; len(q) > 0 && !r.closed && !r.holdsAny(q[0].message.Keys()) && !w.gathered(&q[0]); q = w.queues[server] {
+	for q := w.queues[server]; len(q) > 0 && !r.closed && !r.holdsAny(q[0].message.Keys().Sorted()) && !w.gathered(&q[0]); q = w.queues[server] {
 		w.speaks = q[0].dialect
 		all := r.takeSlices(w, server)
 		if err := r.dispatch(w, all...); err != nil {

@@ -34,8 +34,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // FirstOwn is the first timestamp of the router's own. The job's, which count up from 0, stay
@@ -71,7 +70,6 @@ type Out struct {
 	Worker, Server int32 // node id, rank
 	ToWorker       bool
 	Frames         [][]byte
-	Again          bool // a router before this one may have sent it
 	// Quiet names a batch for whose keys no request of this host is in flight.
 	Quiet *Batch
 	// Op is an op that is complete.
@@ -88,20 +86,23 @@ type Out struct {
 //     server: order is kept per (worker, server), as on the worker's own connection.
 //   - while closed, no new request passes; all wait.
 type Router struct {
-	table    *Table
-	verdicts verdicts
-	owners   ownerLists
-	holds    map[Batch]*hold
-	workers  map[int32]*worker
-	resend   bool // the job uses PS_RESEND
-	closed   bool // nothing may pass: the displaced keys are not known yet
-	past     bool // some messages do not come by here
-	gather   bool // slices of a timestamp wait for each other
-	spare    int  // spare servers of the job
-	again    bool // a request that was sent before is being sent: see Out.Again
-	keeper   Keeper
-	pace     func(workerID, own int32) bool // nil: Repeat sends all unacknowledged messages of ops each time
-	follower Follower
+	table       *Table
+	placed      *Table // at first: where the keys of all other apps than app are
+	app         int32  // whose keys have moved, pslite.Empty while none have: see MoveApp
+	uses        []*use // at most mostUses
+	manyUses    bool   // there were more
+	usesVersion int
+	verdicts    verdicts
+	owners      ownerLists
+	holds       map[Batch]*hold
+	workers     map[int32]*worker
+	resend      bool // the job uses PS_RESEND
+	closed      bool // nothing may pass: the displaced keys are not known yet
+	past        bool // some messages do not come by here
+	gather      bool // slices of a timestamp wait for each other
+	keeper      Keeper
+	pace        func(workerID, own int32) bool // nil: Repeat sends all unacknowledged messages of ops each time
+	follower    Follower
 	// Requests are counted by the generation in which they began. A hold starts a new generation
 	// and waits for the requests of its own and earlier ones, so later requests for other keys do
 	// not delay it. The counter wraps; generations are compared by their difference.
@@ -121,7 +122,6 @@ type Counts struct {
 	Joint    uint64 // of Split, those that were gathered
 	// Ungathered counts timestamps whose slices did not all come in time.
 	Ungathered uint64
-	Stray      uint64 // answers to messages of the router that nobody waits for
 	Unnoted    uint64 // of Plain, those that were not noted as in flight, see maxOpen
 	Dropped    uint64 // requests beyond MaxSplits that were dropped, and come again
 	Rerouted   uint64 // requests that went whole to another server
@@ -133,16 +133,8 @@ type Counts struct {
 // New returns a router for the job whose displaced keys are in t, which becomes the router's. It is
 // closed: requests wait until [Router.Open] is called, since t may be incomplete.
 func New(t *Table) *Router {
-	return &Router{table: t, holds: map[Batch]*hold{}, workers: map[int32]*worker{}, closed: true, underWay: map[uint32]int{}}
+	return &Router{table: t, placed: t, app: pslite.Empty, holds: map[Batch]*hold{}, workers: map[int32]*worker{}, closed: true, underWay: map[uint32]int{}}
 }
-
-// SetSpare sets the number of the job's spare servers, which is the same at all of its routers. It
-// must be called before anything else. Messages for a spare server have a rank from the number of
-// servers on.
-func (r *Router) SetSpare(n int) { r.spare = n }
-
-// places returns where parts of keys can be.
-func (r *Router) places() plan.Places { return plan.Places{Servers: r.table.servers, Spare: r.spare} }
 
 // Table returns the current table. It is the router's: the caller must not change it.
 func (r *Router) Table() *Table { return r.table }
@@ -172,17 +164,18 @@ func (r *Router) Out() []Out {
 
 // AddWorker introduces a worker, with the ledger that a router before this one has left (empty for
 // a new worker). It must be called before any message of the worker is shown; a worker that is
-// known already is left alone.
+// known already is left alone, and one that was removed is back.
 //
 // Requests that the ledger has as open are open again: their parts are with the servers, and the
 // answers will come to this router.
 func (r *Router) AddWorker(id int32, l Ledger) {
-	if r.workers[id] != nil {
+	if w := r.workers[id]; w != nil {
+		w.gone = false
 		return
 	}
 	w := &worker{
 		id: id, ledger: l, open: map[request]entry{}, splits: map[int32][]*split{}, ops: map[int32]*letter{},
-		queues: map[int32][]waiting{}, apps: map[int32]bool{}, slicings: map[sequence]*slicing{}, gathers: map[gathering]*gather{},
+		queues: map[int32][]waiting{}, slicings: map[sequence]*slicing{}, gathers: map[gathering]*gather{},
 	}
 	r.workers[id] = w
 	if l.Resend() {
@@ -193,11 +186,12 @@ func (r *Router) AddWorker(id int32, l Ledger) {
 		if o.Own != 0 {
 			e.split = newSplit(o.id(), o.Own, o.Owners)
 			e.split.joint, e.split.parted = o.Flags&Joint != 0, o.Flags&Parted != 0
+			e.split.mixed = o.Flags&Mixed != 0
 			if !r.resend {
 				// Answers with values are in the ledger's messages, and takeKept adds them. Of
 				// those without values only the fact is kept, and all are equal: one that is still
 				// to come gives the frames.
-				e.split.in, e.split.unseen = places(o.In), places(o.In)
+				e.split.in, e.split.unseen = set{low: uint64(o.In)}, set{low: uint64(o.In)}
 			}
 			w.addSplit(e.split)
 		}
@@ -213,16 +207,10 @@ func (r *Router) AddWorker(id int32, l Ledger) {
 // hold, in whichever generation, waits for them.
 const longAgo = 1 << 20
 
-// Speaks returns the dialect of a worker's last request or answer, Unknown before the first.
-func (r *Router) Speaks(workerID int32) pslite.Dialect {
-	if w := r.workers[workerID]; w != nil {
-		return w.speaks
-	}
-	return pslite.Unknown
+// Workers returns the node ids of the known workers that have not been removed, ascending.
+func (r *Router) Workers() []int32 {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(r.workers)), func(id int32) bool { return r.workers[id].gone })
 }
-
-// Workers returns the node ids of the known workers, ascending.
-func (r *Router) Workers() []int32 { return slices.Sorted(maps.Keys(r.workers)) }
 
 // UseResend records that the job retransmits unacknowledged messages (PS_RESEND); any ACK of the
 // job shows that. There is no way back: the setting is one of the whole job.

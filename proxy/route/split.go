@@ -3,10 +3,9 @@ package route
 import (
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // split is a request whose parts went to several servers, or to another one than the worker chose.
@@ -20,11 +19,13 @@ type split struct {
 	own     int32            // timestamp of its parts; of a parted split the first of several
 	joint   bool             // other requests share its parts: see Joint
 	parted  bool             // owners are shares, see parts.go
+	mixed   bool             // it pulls keys that do not ascend, from several owners
+	order   []int32          // of a mixed one, the owner of each key; nil where it was lost with a router before this one
 	owners  []int32          // ascending: ranks, or shares
-	acked   places           // owners that have acknowledged their part (PS_RESEND)
+	acked   set              // places of owners that have acknowledged their part (PS_RESEND)
 	answers []pslite.Message // of each owner
-	in      places           // owners whose answer has come
-	unseen  places           // of in: answers without values that came to a router before this one
+	in      set              // places of owners whose answer has come
+	unseen  set              // of in: answers without values that came to a router before this one
 	whole   [][]byte         // the merged answer, once delivered
 }
 
@@ -49,19 +50,6 @@ func ranks(owners []int32) (all []int32) {
 	}
 	return all
 }
-
-// places is a set of indexes into a split's owners, at most MaxOwners.
-type places uint32
-
-// addPlace adds an index; a negative one, of no owner, is ignored.
-func (p *places) addPlace(i int) {
-	if i >= 0 {
-		*p |= 1 << i
-	}
-}
-
-func (p places) has(i int) bool  { return p&(1<<i) != 0 }
-func (p places) full(n int) bool { return p == 1<<n-1 }
 
 func newSplit(id request, own int32, owners []int32) *split {
 	return &split{id: id, own: own, owners: owners, answers: make([]pslite.Message, len(owners))}
@@ -119,6 +107,10 @@ func (r *Router) sendParts(w *worker, all ...slice) error {
 		return r.sendShares(w, first)
 	}
 	owners := first.split.owners
+	if len(all) == 1 && len(owners) == 1 {
+		r.sendWhole(w, first)
+		return nil
+	}
 	for _, s := range all[1:] {
 		owners = ranks(slices.Concat(owners, s.split.owners))
 	}
@@ -144,6 +136,17 @@ func (r *Router) sendParts(w *worker, all ...slice) error {
 		r.send(w, owner, frames(first.message, &meta, w.speaks, data))
 	}
 	return nil
+}
+
+// sendWhole sends a request all of whose keys have one owner: nothing of it needs to be cut.
+func (r *Router) sendWhole(w *worker, s slice) {
+	if s.split.acked.has(0) {
+		return
+	}
+	meta := s.message.Meta
+	meta.Timestamp = s.split.own
+	r.counts.Parts++
+	r.send(w, s.split.owners[0], frames(s.message, &meta, w.speaks, s.message.Data))
 }
 
 // cut appends what each of the owners gets of a slice to their parts. Neighbours with one owner are
@@ -241,7 +244,7 @@ func (s *slice) runs(among []int32, memory []run) ([]run, error) {
 			if s.split.place(s.split.own, owner) < 0 {
 				return all, fmt.Errorf("route: key %d of an in-flight request has moved to server %d", s.message.Keys().At(first), owner)
 			}
-			to = slices.Index(among, owner)
+			to, _ = slices.BinarySearch(among, owner)
 		}
 		for last < len(s.owners) && s.owners[last] == owner {
 			last++
@@ -313,11 +316,8 @@ func (r *Router) TakeAnswer(server, workerID int32, m *pslite.Message, d pslite.
 	}
 	// The part was answered before, or its move was given up. A server with PS_RESEND repeats the
 	// answer until it is acknowledged.
-	if !asked {
-		r.counts.Stray++
-		if r.resend {
-			r.acceptAnswer(w, server, m.Meta.AppID, own)
-		}
+	if !asked && r.resend {
+		r.acceptAnswer(w, server, m.Meta.AppID, own)
 	}
 	return nil
 }
@@ -332,16 +332,16 @@ func (r *Router) takePart(w *worker, s *split, i int, m *pslite.Message, d pslit
 	if s.in.has(i) {
 		return nil
 	}
-	s.in.addPlace(i)
+	s.in.addNumber(i)
 	s.answers[i] = *m
 	s.answers[i].Meta = m.Meta.Clone()
-	if !s.in.full(len(s.owners)) {
+	if s.in.count() < len(s.owners) {
 		// Without PS_RESEND nobody repeats an answer, so it has to outlive a kill. One without data
-		// needs only a bit, which is much cheaper.
+		// needs only a bit, which is much cheaper, as long as there are bits for all owners.
 		switch { // with PS_RESEND it comes again
 		case r.resend:
-		case len(m.Data) == 0:
-			w.ledger.In(s.id.public(), uint32(s.in))
+		case len(m.Data) == 0 && len(s.owners) <= marked:
+			w.ledger.In(s.id.public(), uint32(s.in.low))
 		default:
 			w.ledger.Keep(Message{ID: s.id.public(), Place: int32(i), Dialect: d, Frames: frames(m, &m.Meta, d, m.Data)})
 		}
@@ -349,7 +349,7 @@ func (r *Router) takePart(w *worker, s *split, i int, m *pslite.Message, d pslit
 	}
 	assemble := s.assemble
 	if s.parted {
-		assemble = func(d pslite.Dialect) ([][]byte, error) { return s.assembleShares(d, r.places()) }
+		assemble = func(d pslite.Dialect) ([][]byte, error) { return s.assembleShares(d, r.table.servers) }
 	}
 	whole, err := assemble(d)
 	if err != nil {
@@ -364,14 +364,17 @@ func (r *Router) takePart(w *worker, s *split, i int, m *pslite.Message, d pslit
 }
 
 // assemble merges the answers to the parts, which must agree in their number of frames and, without
-// lengths, in the size of a value. The meta is that of an answer that this router has seen, with
+// lengths, in the size of a value. A single one needs no merging. The meta is that of an answer that this router has seen, with
 // the request's timestamp.
 func (s *split) assemble(d pslite.Dialect) ([][]byte, error) {
-	first := &s.answers[bits.TrailingZeros32(uint32(^s.unseen))]
+	first := &s.answers[s.unseen.missing()]
 	meta := first.Meta
 	meta.Timestamp = s.id.timestamp
 	if len(first.Data) == 0 {
 		return frames(first, &meta, d, nil), nil
+	}
+	if len(s.answers) == 1 {
+		return frames(first, &meta, d, first.Data), nil
 	}
 	n := 0
 	for i := range s.answers {
@@ -381,13 +384,20 @@ func (s *split) assemble(d pslite.Dialect) ([][]byte, error) {
 			return nil, fmt.Errorf("route: server %d answers with %d data frames, server %d with %d", s.owners[i], len(a.Data), s.owners[0], len(first.Data))
 		case a.Keys().Len() == 0 || a.Lens() == nil && len(a.Data[1])%a.Keys().Len() != 0:
 			return nil, fmt.Errorf("route: server %d answers with %d keys and %d bytes of values", s.owners[i], a.Keys().Len(), len(a.Data[1]))
-		case a.Lens() == nil && len(a.Data[1])/a.Keys().Len() != len(first.Data[1])/first.Keys().Len():
+		case a.Lens() == nil && a.Keys().Len()+first.Keys().Len() > 2 && len(a.Data[1])/a.Keys().Len() != len(first.Data[1])/first.Keys().Len():
+			// Values of one key each have any width. Of several keys nobody could tell whose values they are.
 			return nil, fmt.Errorf("route: server %d answers with %d bytes a key, server %d with %d", s.owners[i],
 				len(a.Data[1])/a.Keys().Len(), s.owners[0], len(first.Data[1])/first.Keys().Len())
 		}
 		n += a.Keys().Len()
 	}
-	data := s.merge(n)
+	if s.mixed && n != len(s.order) {
+		return nil, fmt.Errorf("route: %d keys are in the answers to request %d, and the order of %d is known: they do not ascend, and a proxy that is killed loses it", n, s.id.timestamp, len(s.order))
+	}
+	data, err := s.merge(n)
+	if err != nil {
+		return nil, err
+	}
 	resize(&meta, first.Data, data)
 	return frames(first, &meta, d, data), nil
 }
@@ -419,9 +429,9 @@ func (f *feed) nextRun(limit uint64) (at, from int) {
 	return at, from
 }
 
-// merge merges the sorted parts, n keys in all, by runs of keys that one of them has
-// between two keys of others.
-func (s *split) merge(n int) [][]byte {
+// merge merges the parts, n keys in all: sorted ones by runs of keys that one of them has between
+// two keys of others, and those of a mixed request in its order.
+func (s *split) merge(n int) ([][]byte, error) {
 	size := 0
 	feeds := make([]feed, len(s.answers))
 	for i := range s.answers {
@@ -436,7 +446,23 @@ func (s *split) merge(n int) [][]byte {
 	}
 	keys, values := make([]byte, 0, 8*n), make([]byte, 0, size)
 	var lens []byte
-	for len(feeds) > 0 {
+	take := func(f *feed, at, from int) {
+		keys = append(keys, f.keys[8*f.at:8*at]...)
+		values = append(values, f.values[f.from:from]...)
+		if f.lens != nil {
+			lens = append(lens, f.lens[4*f.at:4*at]...)
+		}
+		f.at, f.from = at, from
+	}
+	for _, owner := range s.order {
+		f := &feeds[s.place(s.own, owner)]
+		if f.at == f.keys.Len() {
+			return nil, fmt.Errorf("route: server %d answers with too few keys", owner)
+		}
+		at, from := f.nextRun(0)
+		take(f, at, from)
+	}
+	for len(feeds) > 0 && s.order == nil {
 		least, limit := 0, uint64(math.MaxUint64) // limit: the least head of the others
 		for i := 1; i < len(feeds); i++ {
 			if head := feeds[i].head; head < feeds[least].head {
@@ -447,12 +473,7 @@ func (s *split) merge(n int) [][]byte {
 		}
 		f := &feeds[least]
 		at, from := f.nextRun(limit)
-		keys = append(keys, f.keys[8*f.at:8*at]...)
-		values = append(values, f.values[f.from:from]...)
-		if f.lens != nil {
-			lens = append(lens, f.lens[4*f.at:4*at]...)
-		}
-		if f.at, f.from = at, from; at == f.keys.Len() {
+		if take(f, at, from); at == f.keys.Len() {
 			feeds = slices.Delete(feeds, least, least+1)
 			continue
 		}
@@ -462,5 +483,5 @@ func (s *split) merge(n int) [][]byte {
 	if data[0], data[1] = keys, values; len(data) > 2 {
 		data[2] = lens
 	}
-	return data
+	return data, nil
 }

@@ -5,8 +5,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // BenchmarkSplit is a pull of 10,000 keys of one value that belong to four
@@ -54,16 +55,12 @@ func benchmarkSplit(b *testing.B, tenths int) {
 		if r.Request(worker, 0, &m.Meta, m.Keys(), pslite.DMLC) {
 			b.Fatal("a request with displaced keys passes")
 		}
-		if err := r.Take(worker, 0, &m, pslite.DMLC); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, r.Take(worker, 0, &m, pslite.DMLC))
 		own := r.workers[worker].open[request{0, m.Meta.AppID, m.Meta.CustomerID, m.Meta.Timestamp}].split.own
 		for _, o := range r.Out() {
 			part := pslite.Message{Meta: m.Meta, Data: [][]byte{o.Frames[1], values[:len(o.Frames[1])/2]}}
 			part.Meta.Request, part.Meta.Timestamp = false, own
-			if err := r.TakeAnswer(o.Server, worker, &part, pslite.DMLC); err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, r.TakeAnswer(o.Server, worker, &part, pslite.DMLC))
 		}
 		if out := r.Out(); len(out) != 1 || len(out[0].Frames[2]) != len(values) {
 			b.Fatal("no whole answer")

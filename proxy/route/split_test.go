@@ -6,8 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // forgetful is a ledger for jobs that repeat nothing.
@@ -70,9 +71,13 @@ func (s adding) answer(m *pslite.Message, d pslite.Dialect) [][]byte {
 }
 
 // Requests of every dialect with displaced keys get, through several servers,
-// the very bytes that one server with all keys answers.
+// the very bytes that one server with all keys answers, also where the keys do not ascend.
 func TestSplitRequestsGetTheBytesOfOneServer(t *testing.T) {
-	keys := []uint64{1, 2, 3, 1 << 63, 1<<63 + 1, 1<<64 - 3}
+	getTheBytesOfOneServer(t, []uint64{1, 2, 3, 1 << 63, 1<<63 + 1, 1<<64 - 3})
+	getTheBytesOfOneServer(t, []uint64{3, 1 << 63, 1, 1<<64 - 3, 2, 1<<63 + 1})
+}
+
+func getTheBytesOfOneServer(t *testing.T, keys []uint64) {
 	type kind struct {
 		name       string
 		push, pull bool
@@ -83,7 +88,7 @@ func TestSplitRequestsGetTheBytesOfOneServer(t *testing.T) {
 			kinds = append(kinds, kind{"pushpull", true, true})
 		}
 		for _, withLens := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/lens %v", d, withLens), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/lens %v/%d first", d, withLens, keys[0]), func(t *testing.T) {
 				table := NewTable(3)
 				for i, k := range keys {
 					table.Set([]plan.Range{{Keys: plan.One(k), Owner: int32(i % 3)}})
@@ -139,12 +144,8 @@ func ask(d pslite.Dialect, timestamp int32, push, pull, withLens bool, keys []ui
 func decoded(t *testing.T, frames [][]byte, d pslite.Dialect) *pslite.Message {
 	t.Helper()
 	m := &pslite.Message{Data: frames[1:]}
-	if err := m.Meta.Decode(frames[0], d); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Check(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, m.Meta.Decode(frames[0], d))
+	require.NoError(t, m.Check())
 	return m
 }
 
@@ -156,9 +157,7 @@ func through(t *testing.T, r *Router, worker int32, servers []adding, request []
 	if r.Request(worker, 0, &m.Meta, m.Keys(), d) {
 		t.Fatal("a request with displaced keys passes")
 	}
-	if err := r.Take(worker, 0, m, d); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Take(worker, 0, m, d))
 	parts := r.Out()
 	if len(parts) != len(servers) {
 		t.Fatalf("%d parts, want one for each of %d servers", len(parts), len(servers))
@@ -169,9 +168,7 @@ func through(t *testing.T, r *Router, worker int32, servers []adding, request []
 		if r.Answer(p.Server, worker, &back.Meta) {
 			t.Fatal("the answer to a part passes")
 		}
-		if err := r.TakeAnswer(p.Server, worker, back, d); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.TakeAnswer(p.Server, worker, back, d))
 	}
 	out := r.Out()
 	if len(out) != 1 || !out[0].ToWorker || out[0].Server != 0 {

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Unfinished is a request of a worker that is in flight or waits when its router ends in order. In
@@ -19,10 +19,11 @@ type Unfinished struct {
 	Owners []int32 `json:"owners,omitempty"` // ranks, ascending
 	Joint  bool    `json:"joint,omitempty"`  // see the flag
 	Parted bool    `json:"parted,omitempty"` // see the flag
+	Order  []int32 `json:"order,omitempty"`  // see split
 	// Answers are the frames of each owner's answer, empty where it has not come.
 	Answers [][][]byte `json:"answers,omitempty"`
 	// Unseen are the places among the owners whose answers, without values, came to a router that
-	// was killed: nothing else is known of them.
+	// was killed: nothing else is known of them. See [Kept.In].
 	Unseen uint32 `json:"unseen,omitempty"`
 	// Waits are the frames of a waiting request, empty for one in flight.
 	Waits [][]byte `json:"waits,omitempty"`
@@ -36,7 +37,7 @@ func (r *Router) Unfinished(workerID int32) (all []Unfinished) {
 		u := Unfinished{ID: id.public(), Dialect: w.speaks}
 		if s := e.split; s != nil {
 			u.Own, u.Owners, u.Joint, u.Parted, u.Answers = s.own, s.owners, s.joint, s.parted, make([][][]byte, len(s.owners))
-			u.Unseen = uint32(s.unseen)
+			u.Unseen, u.Order = uint32(s.unseen.low), s.order
 			for i := range s.answers {
 				if s.in.has(i) && !s.unseen.has(i) {
 					u.Answers[i] = frames(&s.answers[i], &s.answers[i].Meta, w.speaks, s.answers[i].Data)
@@ -113,7 +114,10 @@ func (r *Router) resume(w *worker, u *Unfinished) error {
 		if u.Parted {
 			e.split.parted, e.flags = true, e.flags|Parted
 		}
-		e.split.unseen = places(u.Unseen) & (1<<len(u.Owners) - 1)
+		if e.split.order = u.Order; len(u.Order) > 0 {
+			e.split.mixed, e.flags = true, e.flags|Mixed
+		}
+		e.split.unseen = set{low: uint64(u.Unseen) & (1<<len(u.Owners) - 1)}
 		e.split.in = e.split.unseen
 		for i, answer := range u.Answers {
 			if len(answer) == 0 {
@@ -123,7 +127,7 @@ func (r *Router) resume(w *worker, u *Unfinished) error {
 			if e.split.answers[i], err = message(answer, u.Dialect); err != nil {
 				return err
 			}
-			e.split.in.addPlace(i)
+			e.split.in.addNumber(i)
 		}
 	}
 	if before, there := w.open[id]; !there {

@@ -6,8 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A router takes up what another has left, as it is kept on disk: a request of
@@ -15,7 +16,7 @@ import (
 // worker gets what one server with all keys answers.
 func TestUnfinished(t *testing.T) {
 	const d = pslite.DMLC
-	keys, worker := []uint64{1, 2, 3}, pslite.WorkerID(0)
+	keys, worker := []uint64{3, 2, 1}, pslite.WorkerID(0) // not every program has them ascend
 	begin := func() *Router {
 		table := NewTable(2)
 		table.Set([]plan.Range{{Keys: plan.One(2), Owner: 1}})
@@ -29,16 +30,12 @@ func TestUnfinished(t *testing.T) {
 		if r.Answer(o.Server, worker, &back.Meta) {
 			return
 		}
-		if err := r.TakeAnswer(o.Server, worker, back, d); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.TakeAnswer(o.Server, worker, back, d))
 	}
 	first := begin()
 	first.Open(first.Table())
 	pull := decoded(t, ask(d, 0, true, true, false, keys), d)
-	if err := first.Take(worker, 0, pull, d); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, first.Take(worker, 0, pull, d))
 	parts := first.Out()
 	if len(parts) != 2 {
 		t.Fatalf("%d parts", len(parts))
@@ -50,23 +47,16 @@ func TestUnfinished(t *testing.T) {
 	}
 	moving := Batch{Mover: "10.0.0.2", Number: 1}
 	first.Hold(moving, []plan.Keys{plan.One(5)})
-	held := decoded(t, ask(d, 2, true, true, false, []uint64{2, 5}), d)
-	if err := first.Take(worker, 0, held, d); err != nil {
-		t.Fatal(err)
-	}
+	held := decoded(t, ask(d, 2, true, true, false, []uint64{6, 2, 5, 1}), d)
+	require.NoError(t, first.Take(worker, 0, held, d))
 
-	kept, err := json.Marshal(first.Unfinished(worker))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kept := require.Value(json.Marshal(first.Unfinished(worker)))(t)
 	var left []Unfinished
 	if err := json.Unmarshal(kept, &left); err != nil || len(left) != 3 {
 		t.Fatalf("%s: %v", kept, err)
 	}
 	next := begin()
-	if err := next.Resume(worker, left); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, next.Resume(worker, left))
 	next.Hold(moving, []plan.Keys{plan.One(5)})
 	next.Open(next.Table())
 	if out := next.Out(); len(out) != 0 {
@@ -94,39 +84,5 @@ func TestUnfinished(t *testing.T) {
 	delivered("the request that waited", held)
 	if u := next.Unfinished(worker); len(u) != 0 {
 		t.Errorf("%+v is left", u)
-	}
-}
-
-// One server has answered a push, the router was killed, and the next one ends in order:
-// the answer is one of those that have come to the one after that, and the other server's
-// is what the worker gets.
-func TestWhatCameToAKilledRouterIsLeft(t *testing.T) {
-	l := &lasting{open: map[ID]Kept{}}
-	r := outliving(l)
-	parts := askTwo(t, r, true)
-	take := func(server int32) {
-		t.Helper()
-		back, err := message(adding{}.answer(parts[server], pslite.DMLC), pslite.DMLC)
-		if err == nil {
-			err = r.TakeAnswer(server, 9, &back, pslite.DMLC)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	take(0)
-	r = outliving(l)
-	left := r.Unfinished(9)
-	r = outliving(l)
-	if err := r.Resume(9, left); err != nil {
-		t.Fatal(err)
-	}
-	take(1)
-	out := r.Out()
-	if len(out) != 1 || !out[0].ToWorker {
-		t.Fatalf("the worker gets %+v", out)
-	}
-	if whole, err := message(out[0].Frames, pslite.DMLC); err != nil || whole.Meta.Timestamp != 7 || !whole.Meta.Push {
-		t.Errorf("the answer is %+v, %v", whole.Meta, err)
 	}
 }

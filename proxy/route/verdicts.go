@@ -3,7 +3,7 @@ package route
 import (
 	"bytes"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // verdicts caches key lists that were looked up lately and have no displaced key. A worker pushes

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // BytePS's servers answer on the connection that asked, where the router has no place between server
@@ -41,7 +41,7 @@ func (r *Router) Recipient(workerID, server int32, m *pslite.Meta, keys pslite.K
 	if r.table.Empty() {
 		return server, nil
 	}
-	if owner, err = r.ownerWhole(server, keys); err != nil {
+	if owner, err = r.ownerWhole(server, m.AppID, keys); err != nil {
 		return 0, err
 	}
 	if w := r.workers[workerID]; w != nil {
@@ -53,13 +53,13 @@ func (r *Router) Recipient(workerID, server int32, m *pslite.Meta, keys pslite.K
 }
 
 // ownerWhole returns the server that has all keys of a request of that server.
-func (r *Router) ownerWhole(server int32, keys pslite.Keys) (owner int32, err error) {
+func (r *Router) ownerWhole(server, app int32, keys pslite.Keys) (owner int32, err error) {
 	owner = server
-	if !r.touches(keys) {
+	if !r.displaces(app, keys) {
 		return owner, nil
 	}
 	for i := range keys.Len() {
-		of, displaced := r.table.displaced(keys.At(i))
+		of, displaced := r.tableOf(app).displaced(keys.At(i))
 		switch {
 		case !displaced || of == server:
 			continue

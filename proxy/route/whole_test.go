@@ -5,8 +5,9 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // inside is a key of a server of two, by its place in the server's range.
@@ -17,9 +18,7 @@ func wholeAsk(t *testing.T, timestamp int32, push bool, keys ...uint64) (*pslite
 	t.Helper()
 	all := ask(pslite.BytePSRaw, timestamp, push, !push, true, keys)
 	var m pslite.Meta
-	if err := m.Decode(all[0], pslite.BytePSRaw); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, m.Decode(all[0], pslite.BytePSRaw))
 	m.BytePS = pslite.BytePS{Key: keys[0], Addr: 0x7f0012345678, ValLen: 77, Option: 5, SID: 9, SrcDevType: 1, SrcDevID: 2, DstDevType: 3, DstDevID: 4}
 	all[0] = m.Append(nil, pslite.BytePSRaw)
 	var of pslite.Message

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -23,7 +22,7 @@ import (
 func (c counted) predicted(t *testing.T, wait string) simulate.Aggregation {
 	t.Helper()
 	net := hoststest.New(t, hosts.Config{Hosts: 2})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	psidecar, dir := build(t, "cmd/psidecar"), t.TempDir()
 	args := []string{"simulate", "--json", "--aggregate-wait", wait}
@@ -34,27 +33,14 @@ func (c counted) predicted(t *testing.T, wait string) simulate.Aggregation {
 		record := exec.CommandContext(ctx, "unshare", "--uts", "sh", "-c", `echo "$0" >/proc/sys/kernel/hostname && exec "$@"`, h.Name,
 			psidecar, "record", "--out", file, "--cgroup", h.Cgroup(), "--sample", "1")
 		record.Stderr = os.Stderr
-		if err := record.Start(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, record.Start())
 		args, recorders = append(args, file), append(recorders, record)
-		for !watched(t, h.Cgroup()) {
-			if ctx.Err() != nil {
-				t.Fatalf("%s is not recorded", h.Name)
-			}
-			time.Sleep(time.Millisecond)
-		}
+		require.Eventually(t, h.Name+" is recorded", func() bool { return watched(t, h.Cgroup()) })
 	}
-	if _, err := c.on(t, net.Hosts()).Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(c.on(t, net.Hosts()).Run(ctx))(t)
 	for _, r := range recorders {
-		if err := r.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.Process.Signal(os.Interrupt))
+		require.NoError(t, r.Wait())
 	}
 	out, err := exec.CommandContext(ctx, psidecar, args...).Output()
 	if err != nil {
@@ -72,15 +58,9 @@ func (c counted) predicted(t *testing.T, wait string) simulate.Aggregation {
 // watched reports whether a cgroup's traffic is observed.
 func watched(t *testing.T, cgroup string) bool {
 	t.Helper()
-	dir, err := os.Open(cgroup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := require.Value(os.Open(cgroup))(t)
 	defer dir.Close()
-	programs, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: ebpf.AttachCGroupInetEgress})
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs := require.Value(link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: ebpf.AttachCGroupInetEgress}))(t)
 	return len(programs.Programs) > 0
 }
 

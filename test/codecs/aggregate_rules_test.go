@@ -10,6 +10,7 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/aggregate"
+	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
 
@@ -39,10 +40,7 @@ func TestPlannerHasPushesSummed(t *testing.T) {
 				return
 			default:
 			}
-			state, err := all[0].Connections(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			state := require.Value(all[0].Connections(t.Context()))(t)
 			for _, l := range state.Measures {
 				if l.Measure == measure.Aggregate && l.On > 0 {
 					seen = l.String()

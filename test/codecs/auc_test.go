@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -42,16 +44,12 @@ func TestModelsOfWorkersThatDoNotWait(t *testing.T) {
 func texts(t *testing.T, features int) (train, test string) {
 	t.Helper()
 	all, err := exec.CommandContext(t.Context(), build(t, "cmd/psjob"), "generate", "--features", strconv.Itoa(features), "--samples", "5000", "--words", "30", "--noise", "0.05").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	lines := slices.Collect(bytes.Lines(all))
 	files := map[string][][]byte{"train": lines[:len(lines)/5*4], "test": lines[len(lines)/5*4:]}
 	dir := t.TempDir()
 	for name, part := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), bytes.Join(part, nil), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), bytes.Join(part, nil), 0o600))
 	}
 	return filepath.Join(dir, "train"), filepath.Join(dir, "test")
 }
@@ -84,4 +82,20 @@ func TestAUCOfClicks(t *testing.T) {
 		}
 		t.Logf("%s: AUC %.5f, without sidecars %.5f", rule.name, sums[1]/3, sums[0]/3)
 	}
+}
+
+// swap writes a placement that puts psjob's keys of so many ids on the one of two
+// servers that is not their home.
+func swap(t *testing.T, ids int) (file string) {
+	t.Helper()
+	keys := hoststest.JobKeys(t, ids)
+	var owners []int32
+	for _, key := range keys {
+		home, ok := pslite.Owner(key, 2)
+		if !ok {
+			t.Fatalf("key %d has no home", key)
+		}
+		owners = append(owners, int32(1-home))
+	}
+	return hoststest.WritePlacement(t, t.TempDir(), []int{0, 1}, keys, owners)
 }

@@ -2,14 +2,16 @@ package codecs
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
@@ -19,18 +21,20 @@ func put(ctx context.Context, s *sidecar.Sidecar, rules string) error {
 	return s.Order(ctx, http.MethodPut, "/api/v1/codecs", rules)
 }
 
-// await waits until a proxy's counts are as wanted.
-func await(t *testing.T, s *sidecar.Sidecar, what string, ok func(*proxy.ValuesState) bool) {
+// await waits until one proxy's counts are as wanted.
+func await(t *testing.T, what string, ok func(*proxy.ValuesState) bool, of ...*sidecar.Sidecar) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		state, err := s.Connections(t.Context())
-		if err == nil && ok(state.Values) {
-			return
+	require.Await(t, what, func() error {
+		var all []error
+		for _, s := range of {
+			state, err := s.Connections(t.Context())
+			if err == nil && ok(state.Values) {
+				return nil
+			}
+			all = append(all, fmt.Errorf("%+v, %v", state.Values, err))
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%s does not come: %+v, %v", what, state.Values, err)
-		}
-	}
+		return errors.Join(all...)
+	})
 }
 
 // A recommender trains across hosts, its pushes by a hundredth: on from the
@@ -44,7 +48,7 @@ func TestThresholdEndToEnd(t *testing.T) {
 		Job: []string{"--model", "dlrm", "--data", data, "--steps", "400", "--batch", "16", "--learning-rate", "0.05"},
 		Started: func(sidecars []*sidecar.Sidecar, _ *hosts.Running) {
 			for _, s := range sidecars {
-				await(t, s, "a push under the threshold", func(v *proxy.ValuesState) bool {
+				await(t, "a push under the threshold", func(v *proxy.ValuesState) bool {
 					for _, f := range v.Forms {
 						if f.Form == "threshold" && f.Layers > 200 {
 							under = float64(f.Bytes) / float64(f.Encoded)
@@ -52,15 +56,20 @@ func TestThresholdEndToEnd(t *testing.T) {
 						}
 					}
 					return false
-				})
+				}, s)
 			}
-			for _, rules := range []string{`[{"threshold":0.9,"quantize":8,"unchanged":true}]`, `[{"slim":{"alpha":0.3,"epsilon":0.15}}]`, `[]`} {
+			for _, change := range []struct {
+				rules string
+				forms []string // are in use then
+			}{{`[{"threshold":0.9,"quantize":8,"unchanged":true}]`, []string{"unchanged"}}, {`[{"slim":{"alpha":0.3,"epsilon":0.15}}]`, []string{"slim-push", "slim-pull"}}, {`[]`, nil}} {
 				for _, s := range sidecars {
-					if err := put(t.Context(), s, rules); err != nil {
-						t.Error(err)
-					}
+					require.NoError(t, put(t.Context(), s, change.rules))
 				}
-				time.Sleep(300 * time.Millisecond)
+				for _, form := range change.forms { // each on the worker's or the server's host
+					await(t, form, func(v *proxy.ValuesState) bool {
+						return slices.ContainsFunc(v.Forms, func(f values.FormCount) bool { return f.Form == form && f.Layers > 50 })
+					}, sidecars...)
+				}
 			}
 			if err := put(t.Context(), sidecars[0], `[{"threshold":1}]`); err == nil || !strings.Contains(err.Error(), "want a sparsity from 0") {
 				t.Errorf("a threshold of 1 was answered with %v", err)
@@ -81,6 +90,7 @@ func TestThresholdEndToEnd(t *testing.T) {
 	}
 	delete(o.Reasons, "flushed")
 	delete(o.Reasons, "unpulled") // each worker's first push, and dense keys' first ones
+	delete(o.Reasons, "commands") // until psjob's are known as the numbers of steps
 	for r, n := range o.Reasons {
 		t.Errorf("%s: %d", r, n)
 	}
@@ -150,6 +160,7 @@ func TestPullsEndToEnd(t *testing.T) {
 		t.Errorf("pushes took %s bytes: %+v", o.ratio("threshold"), f)
 	}
 	delete(o.Reasons, "unpulled")
+	delete(o.Reasons, "commands") // until psjob's are known as the numbers of steps
 	delete(o.Reasons, "not-sent")
 	for r, n := range o.Reasons {
 		t.Errorf("%s: %d", r, n)

@@ -18,11 +18,11 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/proxy/aggregate"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
@@ -47,23 +47,16 @@ func divide(t *testing.T, name string, workers int) (dir string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("psidecar partition: %v\n%s", err, out)
 	}
-	whole, err := os.ReadFile(filepath.Join(parts, "shard-00000.libsvm"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := require.Value(os.ReadFile(filepath.Join(parts, "shard-00000.libsvm")))(t)
 	shards := make([]bytes.Buffer, workers)
 	lines := bufio.NewScanner(bytes.NewReader(whole))
 	lines.Buffer(nil, 1<<20)
 	for i := 0; lines.Scan(); i++ {
 		shards[i%workers].Write(append(lines.Bytes(), '\n'))
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, lines.Err())
 	for i := range shards {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("shard-%05d.libsvm", i)), shards[i].Bytes(), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("shard-%05d.libsvm", i)), shards[i].Bytes(), 0o600))
 	}
 	return dir
 }
@@ -85,16 +78,10 @@ func (l lists) common() float64 { return 1 - float64(l.distinct)/float64(l.all) 
 // count counts the lists of the first steps.
 func (d divided) count(t *testing.T, steps int) (l lists) {
 	t.Helper()
-	keys, err := dataset.ParseKeyMap("spread")
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := require.Value(dataset.ParseKeyMap("spread"))(t)
 	used := make([]map[uint64]bool, steps)
 	for rank := range d.workers {
-		set, err := model.LoadSparse(t.Context(), d.dir, model.Share{Index: rank, Of: d.workers}, keys, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		set := require.Value(model.LoadSparse(t.Context(), d.dir, model.Share{Index: rank, Of: d.workers}, keys, false))(t)
 		m, next := model.NewLinear(set), train.Batches(set.Len(), dividedBatch, 1, rank)
 		links := make([]relay.Sender, d.servers)
 		for i := range links {
@@ -128,9 +115,7 @@ func (d divided) link(t *testing.T, id uint64) relay.Sender {
 	t.Helper()
 	near, far := compact.New(compact.DefaultLimits), compact.New(compact.DefaultLimits)
 	s, r, err := near.Open(relay.Link{ID: id, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: relay.NewMemory(1 << 30)}, far.Offer())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { s.Close(); r.Close() })
 	return s
 }
@@ -177,20 +162,12 @@ func (d divided) do(t *testing.T, steps int, flags ...string) (r trained) {
 		for _, h := range all {
 			sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", append([]string{"--state-dir", t.TempDir(), "--codec", "compact", "--handler", "add"}, flags...)...))
 		}
-		before, err := net.Traffic()
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := require.Value(net.Traffic())(t)
 		node := hosts.Program{build(t, "cmd/psjob"), "--json"}
 		worker := append(node[:2:2], "--model", "lr", "--rule", "add", "--learning-rate", "1", "--unit-rows", "--data", d.dir, "--batch", strconv.Itoa(dividedBatch), "--steps", strconv.Itoa(steps))
 		running, err := hosts.Job{Scheduler: node, Servers: hosts.Repeat(d.servers, node), Workers: hosts.Repeat(d.workers, worker), Hosts: all[1:2], WorkerHosts: all[:1], Apart: all[2]}.Run(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		after, err := net.Traffic()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		after := require.Value(net.Traffic())(t)
 		r.there, r.back = int(after[0][1].Payload-before[0][1].Payload), int(after[1][0].Payload-before[1][0].Payload)
 		for _, w := range running.Workers {
 			var report train.WorkerReport
@@ -203,10 +180,7 @@ func (d divided) do(t *testing.T, steps int, flags ...string) (r trained) {
 			r.loss, r.seconds = *report.Loss, max(r.seconds, report.Seconds)
 		}
 		for _, s := range sidecars {
-			state, err := s.Connections(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			state := require.Value(s.Connections(t.Context()))(t)
 			if state.Aggregate != nil && state.Aggregate.Sums > 0 {
 				r.aggregate = *state.Aggregate
 			}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -56,16 +56,10 @@ func (n *information) add(values []float32) {
 // entropy trains as the job does, in step, and adds up the pushes of all workers to each server, and
 // the sums of these.
 func (d divided) entropy(t *testing.T) (single, sums information) {
-	keyMap, err := dataset.ParseKeyMap("spread")
-	if err != nil {
-		t.Fatal(err)
-	}
+	keyMap := require.Value(dataset.ParseKeyMap("spread"))(t)
 	models, next := make([]*model.Linear, d.workers), make([]func() []int32, d.workers)
 	for rank := range models {
-		set, err := model.LoadSparse(t.Context(), d.dir, model.Share{Index: rank, Of: d.workers}, keyMap, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		set := require.Value(model.LoadSparse(t.Context(), d.dir, model.Share{Index: rank, Of: d.workers}, keyMap, true))(t)
 		models[rank], next[rank] = model.NewLinear(set), train.Batches(set.Len(), dividedBatch, 1, rank)
 	}
 	params := map[uint64]float32{}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -24,8 +23,7 @@ import (
 // a ring all-reduce's, and steps a second beside one server that has them all.
 // PSIDECAR_EVAL_HOSTS is how many hosts there are, 4 where it is not set,
 // PSIDECAR_EVAL_WORKERS how many workers each has, 1 where it is not set, and
-// PSIDECAR_EVAL_STEPS how many steps are measured. With PSIDECAR_EVAL_WAIT pushes of a host's workers wait
-// that long for each other (--aggregate-wait).
+// PSIDECAR_EVAL_STEPS how many steps are measured.
 func TestPartsWorthIt(t *testing.T) {
 	require.Measurement(t)
 	require.Root(t)
@@ -35,24 +33,14 @@ func TestPartsWorthIt(t *testing.T) {
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_HOSTS"), &k)
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_WORKERS"), &each)
 	fmt.Sscan(os.Getenv("PSIDECAR_EVAL_STEPS"), &steps)
-	sums := []string{"--codec", "none"}
-	if wait := os.Getenv("PSIDECAR_EVAL_WAIT"); wait != "" {
-		sums = []string{"--aggregate", "host", "--aggregate-wait", wait}
-	}
-	ring := plan.Ring(keys<<20, k)
+	ring := 4 * float64(keys<<20) * float64(k-1) / float64(k) // sent and received by each host of a ring all-reduce
 	var report strings.Builder
 	plain := 0.0
-	for _, c := range []struct {
-		name, keyMap, split string
-		servers             int
-	}{
-		{"on one server", "identity", "", k},
-		{"in parts on all", "identity", fmt.Sprint(k), k},
-		{"in as many parts as --split auto finds", "identity", "auto", k},
-		{"whole values, on all servers", "spread", "", k},
-		{"on the only server", "identity", "", 1},
-		{"in parts on the only server and spare ones", "identity", fmt.Sprint(k), 1},
-		{"in as many parts on those as --split auto finds", "identity", "auto", 1},
+	for _, c := range []struct{ name, keyMap, split string }{
+		{"on one server", "identity", ""},
+		{"in parts on all", "identity", fmt.Sprint(k)},
+		{"in as many parts as --split auto finds", "identity", "auto"},
+		{"whole values, on all servers", "spread", ""},
 	} {
 		ok := t.Run(c.name, func(t *testing.T) {
 			var parts atomic.Pointer[jobs.PartsState]
@@ -62,8 +50,8 @@ func TestPartsWorthIt(t *testing.T) {
 			defer cancel()
 			split := c.split
 			run := func(steps int) *Outcome {
-				r := Run{Hosts: k, Workers: k * each, Servers: c.servers, Rate: mbit * 1e6, Planned: true,
-					Sidecar: append([]string{"--act", "--handler", "add", "--planner-strategy", "off", "--split", cmp.Or(split, "none"), "--spare-servers=" + fmt.Sprint(split != "")}, sums...),
+				r := Run{Hosts: k, Workers: k * each, Rate: mbit * 1e6, Planned: true,
+					Sidecar: []string{"--codec", "none", "--act", "--handler", "add", "--planner-strategy", "off", "--split", cmp.Or(split, "none")},
 					Job: []string{"--model", "count", "--key-map", c.keyMap, "--count-keys", fmt.Sprint(keys), "--count-batch", fmt.Sprint(keys),
 						"--value-length", "262144", "--steps", fmt.Sprint(steps)}}
 				if split == "auto" {

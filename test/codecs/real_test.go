@@ -57,10 +57,7 @@ func TestBytePSBenchmark(t *testing.T) {
 	}
 	layers := uint64(0)
 	for _, s := range sidecars {
-		state, err := s.Connections(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := require.Value(s.Connections(t.Context()))(t)
 		t.Logf("%+v, counted: %v", state.Values.Forms, state.Values.Reasons)
 		for _, f := range state.Values.Forms {
 			if f.Form == "threshold" {
@@ -88,14 +85,10 @@ func trains(t *testing.T, program hosts.Program, n int, flags ...string) (best f
 		}
 	}
 	running, err := hosts.Job{Scheduler: program, Servers: hosts.Repeat(n, program), Workers: hosts.Repeat(n, program), Hosts: net.Hosts()}.Run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, w := range running.Workers {
 		if m := accuracy.FindStringSubmatch(w.Stdout.String()); m != nil {
-			if best, err = strconv.ParseFloat(m[1], 64); err != nil {
-				t.Fatal(err)
-			}
+			best = require.Value(strconv.ParseFloat(m[1], 64))(t)
 		}
 	}
 	if best == 0 {
@@ -103,10 +96,7 @@ func trains(t *testing.T, program hosts.Program, n int, flags ...string) (best f
 	}
 	reasons := map[values.Reason]uint64{}
 	for _, s := range sidecars {
-		state, err := s.Connections(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := require.Value(s.Connections(t.Context()))(t)
 		for _, f := range state.Values.Forms {
 			if f.Form == "threshold" {
 				forms = append(forms, fmt.Sprintf("%d of %d bytes", f.Encoded, f.Bytes))

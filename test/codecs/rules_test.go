@@ -2,6 +2,7 @@ package codecs
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
@@ -9,12 +10,13 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
 
 const (
-	patience = time.Minute
+	patience = 10 * time.Minute
 	// half is the middle half of all keys, half of each server's.
 	half = "4611686018427387904-13835058055282163711"
 )
@@ -82,16 +84,14 @@ func (p *planning) onAndOff() {
 // awaitJob waits until the planner knows the job.
 func (p *planning) awaitJob() {
 	p.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	require.Await(p.t, "the planner knows job "+p.job, func() error {
 		var known page.Jobs
 		err := p.sidecars[0].Get(p.t.Context(), sidecar.PlannerPage, "/api/v1/jobs", &known)
-		if err == nil && slices.ContainsFunc(known.Jobs, func(j page.Job) bool { return j.Name == p.job }) {
-			return
+		if err != nil || !slices.ContainsFunc(known.Jobs, func(j page.Job) bool { return j.Name == p.job }) {
+			return fmt.Errorf("it knows %+v, %v", known.Jobs, err)
 		}
-		if time.Now().After(end) {
-			p.t.Fatalf("within %v the planner does not know job %s but %+v, %v", patience, p.job, known.Jobs, err)
-		}
-	}
+		return nil
+	})
 }
 
 // plan runs psidecar plan codecs on the planner's host and returns what it
@@ -121,10 +121,7 @@ func (p *planning) sums() []coded {
 	p.t.Helper()
 	sums := make([]coded, len(p.sidecars))
 	for i, s := range p.sidecars {
-		state, err := s.Connections(p.t.Context())
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		state := require.Value(s.Connections(p.t.Context()))(p.t)
 		for _, connection := range state.Connections {
 			sums[i].Messages += connection.ToFar.Messages
 		}
@@ -141,7 +138,7 @@ func (p *planning) sums() []coded {
 func (p *planning) during(messages uint64) (c coded) {
 	p.t.Helper()
 	before := p.sums()
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	require.Await(p.t, fmt.Sprintf("%d messages: has the job ended?", messages), func() error {
 		c = coded{}
 		for i, now := range p.sums() {
 			c.Messages += now.Messages - before[i].Messages
@@ -152,13 +149,12 @@ func (p *planning) during(messages uint64) (c coded) {
 				c.Hosts++
 			}
 		}
-		if c.Messages >= messages {
-			return c
+		if c.Messages < messages {
+			return fmt.Errorf("%d so far", c.Messages)
 		}
-		if time.Now().After(end) {
-			p.t.Fatalf("%d messages in %v, want %d: has the job ended?", c.Messages, patience, messages)
-		}
-	}
+		return nil
+	})
+	return c
 }
 
 // await waits until a few hundred messages are as wanted, and returns them.
@@ -181,14 +177,13 @@ func (p *planning) tries() {
 		p.t.Errorf("psidecar plan codecs try says %q", out)
 	}
 	var c page.Codecs
-	for end := time.Now().Add(patience); c.Advice == nil || c.Advice.Hosts < 2; time.Sleep(50 * time.Millisecond) {
-		if err := planner.Get(p.t.Context(), sidecar.PlannerPage, "/api/v1/codecs?job="+p.job, &c); err != nil {
-			p.t.Fatal(err)
+	require.Await(p.t, "advice of both hosts", func() error {
+		err := planner.Get(p.t.Context(), sidecar.PlannerPage, "/api/v1/codecs?job="+p.job, &c)
+		if err == nil && (c.Advice == nil || c.Advice.Hosts < 2) {
+			err = fmt.Errorf("%+v, %+v", c, c.Advice)
 		}
-		if time.Now().After(end) {
-			p.t.Fatalf("no advice of both hosts: %+v, %+v", c, c.Advice)
-		}
-	}
+		return err
+	})
 	for _, row := range c.Advice.Codecs {
 		if row.Codec == "threshold 0.99" && !(row.Saved > 0.2 && row.Waits > 0) || row.Codec == "compact" && row.Waits != 0 {
 			p.t.Errorf("%+v", row)

@@ -21,15 +21,15 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
 
-// Run is one job on hosts of its own: on each a server, unless there are fewer, a worker
-// and, unless Direct, a sidecar.
+// Run is one job on hosts of its own: on each a server, a worker and, unless
+// Direct, a sidecar.
 type Run struct {
 	Hosts   int
 	Workers int    // 0: one a host
-	Servers int    // 0: one a host
 	Apart   bool   // the scheduler has a host of its own, without a sidecar
 	Rate    uint64 // of each link, bits a second; 0: as fast as the machine
 	Direct  bool
@@ -125,28 +125,17 @@ func (r Run) Do(t testing.TB) *Outcome {
 			sidecars = append(sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", flags...))
 		}
 	}
-	before, err := net.Traffic()
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := require.Value(net.Traffic())(t)
 	psjob := append(hosts.Program{build(t, "cmd/psjob"), "--json"}, r.Job...)
 	workers := cmp.Or(r.Workers, r.Hosts)
-	running, err := hosts.Job{
-		Scheduler: psjob, Servers: hosts.Repeat(cmp.Or(r.Servers, r.Hosts), psjob), Workers: hosts.Repeat(workers, psjob), Hosts: all, Apart: apart, Env: r.Env,
-	}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	running := require.Value(hosts.Job{
+		Scheduler: psjob, Servers: hosts.Repeat(r.Hosts, psjob), Workers: hosts.Repeat(workers, psjob), Hosts: all, Apart: apart, Env: r.Env,
+	}.Start(t.Context()))(t)
 	if r.Started != nil {
 		r.Started(sidecars, running)
 	}
-	if err := running.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	after, err := net.Traffic()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, running.Wait())
+	after := require.Value(net.Traffic())(t)
 	o := &Outcome{Hosts: make([]uint64, len(after)), CPU: map[string]time.Duration{}, Forms: map[string]values.FormCount{}, Reasons: map[values.Reason]uint64{}}
 	for from := range after {
 		for to := range after[from] {
@@ -175,10 +164,7 @@ func (r Run) Do(t testing.TB) *Outcome {
 	}
 	slices.SortFunc(o.Servers, func(a, b train.ServerReport) int { return a.Rank - b.Rank })
 	for _, s := range sidecars {
-		state, err := s.Connections(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := require.Value(s.Connections(t.Context()))(t)
 		if state.Values != nil {
 			o.count(state.Values.Counts)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
 )
 
@@ -51,16 +52,12 @@ func (d dense) do(t testing.TB) pulled {
 		n.sidecars = append(n.sidecars, sidecar.Start(t, h, build(t, "cmd/psidecar"), "sidecar", append([]string{"--state-dir", t.TempDir(), "--codec", "compact"}, d.sidecar...)...))
 	}
 	before, err := n.net.Traffic()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	node := hosts.Program{build(t, "cmd/psjob"), "--json"}
 	worker := append(node[:2:2], "--model", "dense", "--steps", strconv.Itoa(d.steps), "--count-keys", strconv.Itoa(d.keys),
 		"--count-batch", strconv.Itoa(max(d.batch, 1)), "--value-length", strconv.Itoa(d.width), "--dense-part", fmt.Sprint(cmp.Or(d.part, 1)))
 	n.running, err = hosts.Job{Scheduler: node, Servers: hosts.Repeat(d.servers, node), Workers: hosts.Repeat(d.workers, worker), Hosts: all[1:], WorkerHosts: all[:1]}.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if d.meanwhile != nil {
 		d.meanwhile(n)
 	}
@@ -77,10 +74,7 @@ func (d dense) do(t testing.TB) pulled {
 }
 
 func (d dense) result(t testing.TB, n *denseNet, before [][]hosts.Traffic) (p pulled) {
-	after, err := n.net.Traffic()
-	if err != nil {
-		t.Fatal(err)
-	}
+	after := require.Value(n.net.Traffic())(t)
 	for from := 1; from < len(after); from++ {
 		p.bytes += after[from][0].Payload - before[from][0].Payload
 	}
@@ -99,10 +93,7 @@ func (d dense) result(t testing.TB, n *denseNet, before [][]hosts.Traffic) (p pu
 		p.cpu["job"] += node.Process.CPU()
 	}
 	for _, s := range n.sidecars {
-		state, err := s.Connections(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := require.Value(s.Connections(t.Context()))(t)
 		if state.Shared != nil {
 			p.shared.Add(*state.Shared)
 		}
@@ -156,7 +147,7 @@ func TestPullsAreSharedByKey(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d := c.dense
 			d.servers, d.workers, d.part = 1, 4, 0.5
-			d.sidecar = append(d.sidecar, "--share-pulls=false")
+			d.sidecar = []string{"--share-pulls=false"}
 			apart := d.do(t)
 			d.sidecar = c.sidecar
 			together := d.do(t)
@@ -165,9 +156,10 @@ func TestPullsAreSharedByKey(t *testing.T) {
 			// Each key is in a worker's half in one of two cases, so 15/16 of all are in one of four.
 			values := float64(4 * d.width * d.keys * d.steps)
 			least, rest := 15./16*values, float64(apart.bytes)-2*values
-			// A bit for each key, what each answer takes beside, and the first steps.
+			// A bit for each key, what each answer takes beside, and the first steps. On a busy
+			// machine workers are a step apart now and then, and share less.
 			answers := float64(4 * d.steps * d.keys / d.batch)
-			most := 1.1*least + 2./8*float64(d.keys*d.steps) + max(rest, 0) + 64*answers
+			most := 1.15*least + 2./8*float64(d.keys*d.steps) + max(rest, 0) + 64*answers
 			if got := float64(together.bytes); got > most {
 				t.Errorf("%.0f bytes by key, want at most %.0f; apart %d", got, most, apart.bytes)
 			}

@@ -88,9 +88,7 @@ func write(t *testing.T, name, text string) {
 	if dir == "" {
 		return
 	}
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 }
 
 // draw writes a figure to the folder that PSIDECAR_EVAL_OUT names, if it does.
@@ -100,14 +98,9 @@ func draw(t *testing.T, name string, panel report.Panel) {
 	if dir == "" {
 		return
 	}
-	f, err := os.Create(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(os.Create(filepath.Join(dir, name)))(t)
 	defer f.Close()
-	if err := report.WriteFigure(f, []report.Panel{panel}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, report.WriteFigure(f, []report.Panel{panel}))
 	t.Logf("Plot: %s", f.Name())
 }
 

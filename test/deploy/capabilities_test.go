@@ -38,10 +38,7 @@ const proxyUser, jobUser = 65532, 4321
 // case and without CAP_.
 func granted(t *testing.T) []string {
 	t.Helper()
-	unit, err := os.ReadFile("../../deploy/systemd/psidecar-agent.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	unit := require.Value(os.ReadFile("../../deploy/systemd/psidecar-agent.service"))(t)
 	line := regexp.MustCompile(`(?m)^CapabilityBoundingSet=(.+)$`).FindSubmatch(unit)
 	if line == nil {
 		t.Fatal("the agent's unit grants no capabilities")
@@ -80,10 +77,7 @@ func start(t *testing.T, h *hosts.Host, group string, cmd *exec.Cmd) service {
 	t.Helper()
 	s := service{log: &bytes.Buffer{}}
 	cmd.Stdout, cmd.Stderr = s.log, s.log
-	var err error
-	if s.process, err = h.StartIn(group, cmd); err != nil {
-		t.Fatal(err)
-	}
+	s.process = require.Value(h.StartIn(group, cmd))(t)
 	t.Cleanup(func() {
 		s.process.Signal(syscall.SIGKILL)
 		<-s.process.Done()
@@ -97,11 +91,9 @@ func start(t *testing.T, h *hosts.Host, group string, cmd *exec.Cmd) service {
 // stop ends it in order.
 func (s service) stop(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	if err := s.process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.process.Signal(syscall.SIGTERM))
 	if err := s.process.Wait(ctx); err != nil {
 		t.Errorf("ended with %v", err)
 	}
@@ -110,10 +102,7 @@ func (s service) stop(t *testing.T) {
 // effective are the capabilities in force of a process, as the kernel has them.
 func effective(t *testing.T, pid int) (mask string) {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := require.Value(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)
 	return regexp.MustCompile(`CapEff:\t(\w+)`).FindStringSubmatch(string(status))[1]
 }
 
@@ -127,18 +116,11 @@ func TestRights(t *testing.T) {
 	require.Program(t, "setpriv")
 	psidecar, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 2})
-	dir, err := os.MkdirTemp("", "psd-deploy-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := require.Value(os.MkdirTemp("", "psd-deploy-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(dir, 0o755))
 	bpffs := t.TempDir()
-	if err := unix.Mount("bpf", bpffs, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.Mount("bpf", bpffs, "bpf", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(bpffs, unix.MNT_DETACH); err != nil {
 			t.Error(err)
@@ -155,10 +137,7 @@ func TestRights(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		cgroup, err := h.Group("job")
-		if err != nil {
-			t.Fatal(err)
-		}
+		cgroup := require.Value(h.Group("job"))(t)
 		run := filepath.Join(dir, h.Name)
 		if err := os.Mkdir(run, 0o755); err != nil { // as the DaemonSet's volume, root's
 			t.Fatal(err)
@@ -170,22 +149,20 @@ func TestRights(t *testing.T) {
 			"--state-dir", state, "--planner", planner, "--act", "--handler", "add")))
 	}
 	for i, h := range n.Hosts() {
-		waitFor(t, "proxy with listeners on "+h.Name, func() bool { return metric(t, h, "psidecar_intercept_listeners") > 0 })
+		require.Eventually(t, "proxy with listeners on "+h.Name, func() bool { return metric(t, h, "psidecar_intercept_listeners") > 0 })
 		if mask := effective(t, proxies[i].process.Pid()); strings.Trim(mask, "0") != "" {
 			t.Errorf("the proxy on %s has capabilities %s", h.Name, mask)
 		}
 		t.Logf("the agent on %s has capabilities %s", h.Name, effective(t, agents[i].process.Pid()))
 	}
 	asUser := hosts.Program{"setpriv", fmt.Sprintf("--reuid=%d", jobUser), fmt.Sprintf("--regid=%d", jobUser), "--clear-groups", psjob, "--json"}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	counting := append(asUser[:len(asUser):len(asUser)], "--model", "count", "--steps", "4000")
 	running, err := hosts.Job{Scheduler: asUser, Servers: hosts.Repeat(2, asUser), Workers: hosts.Repeat(2, counting), Hosts: n.Hosts()}.Start(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, h := range n.Hosts() {
-		waitFor(t, "accesses seen on "+h.Name, func() bool { return accesses(t, h) > 0 })
+		require.Eventually(t, "accesses seen on "+h.Name, func() bool { return accesses(t, h) > 0 })
 	}
 	if err := running.Wait(); err != nil { // workers fail where a sum is wrong
 		t.Fatal(err)
@@ -204,10 +181,7 @@ func TestRights(t *testing.T) {
 func get(t *testing.T, h *hosts.Host, url string) []byte {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DialContext: h.Dial, DisableKeepAlives: true}}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := require.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
 	answer, err := client.Do(request)
 	if err != nil {
 		return nil
@@ -225,10 +199,7 @@ func metric(t *testing.T, h *hosts.Host, name string) (value float64) {
 	t.Helper()
 	for line := range strings.Lines(string(get(t, h, "http://127.0.0.1:9810/metrics"))) {
 		if text, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
-			var err error
-			if value, err = strconv.ParseFloat(text, 64); err != nil {
-				t.Fatal(err)
-			}
+			value = require.Value(strconv.ParseFloat(text, 64))(t)
 		}
 	}
 	return value
@@ -251,13 +222,4 @@ func accesses(t *testing.T, h *hosts.Host) (sum uint64) {
 		}
 	}
 	return sum
-}
-
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("no %s", what)
-		}
-	}
 }

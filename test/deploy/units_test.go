@@ -17,29 +17,20 @@ func TestUnits(t *testing.T) {
 	root := t.TempDir()
 	put := func(name string, text []byte, mode os.FileMode) {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, text, mode); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, text, mode))
 	}
 	put("usr/local/bin/psidecar", []byte("#!/bin/sh\n"), 0o755)
 	put("bin/kill", []byte("#!/bin/sh\n"), 0o755)
 	// systemd's own units, which all others refer to.
-	if err := os.CopyFS(filepath.Join(root, "usr/lib/systemd/system"), os.DirFS("/usr/lib/systemd/system")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(filepath.Join(root, "usr/lib/systemd/system"), os.DirFS("/usr/lib/systemd/system")))
 	units, err := filepath.Glob("../../deploy/systemd/*.service")
 	if err != nil || len(units) != 3 {
 		t.Fatalf("the units are %v, %v", units, err)
 	}
 	args := []string{"verify", "--man=no", "--root=" + root}
 	for _, unit := range units {
-		text, err := os.ReadFile(unit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := require.Value(os.ReadFile(unit))(t)
 		put("etc/systemd/system/"+filepath.Base(unit), text, 0o644)
 		args = append(args, filepath.Join(root, "etc/systemd/system", filepath.Base(unit)))
 	}

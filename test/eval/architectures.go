@@ -94,10 +94,6 @@ func published4() []job {
 // and for psjob's with measured shares and times. [scaling] adds its other tables and figures.
 func parallaxTable4(ctx context.Context, e *evaluation) error {
 	jobs := published4()
-	words, err := translation(e)
-	if err != nil {
-		return err
-	}
 	rec, err := splitRecommender(e)
 	if err != nil {
 		return err
@@ -106,7 +102,7 @@ func parallaxTable4(ctx context.Context, e *evaluation) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range []*subject{words, rec, lr} {
+	for _, s := range []*subject{translation(), rec, lr} {
 		j, err := s.job(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)

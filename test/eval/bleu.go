@@ -3,7 +3,7 @@ package main
 import (
 	"math"
 
-	"github.com/psidecar/psidecar/cmd/psjob/model"
+	"github.com/psidecar/psidecar/test/eval/translate"
 )
 
 // bleu returns the score of translations against one reference each, in percent: the geometric
@@ -48,7 +48,7 @@ func runs(words []uint32, n int) map[[4]uint32]int {
 
 // translated returns the BLEU score of a model's translations of its first sentences, of which
 // each word takes a pass through the model. What it pulls for that is not counted as traffic.
-func (w *trainee) translated(m *model.Translate, step int32) (float64, error) {
+func (w *trainee) translated(m *translate.Model, step int32) (float64, error) {
 	const most = 400
 	batch := whole(m)
 	batch = batch[:min(most, len(batch))]

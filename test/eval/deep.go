@@ -1,15 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"runtime"
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/test/eval/translate"
 )
 
 // translationSplits are behind the ReLU of a fully connected net: of the paper's six layers the
@@ -24,42 +23,38 @@ var translationPaper = map[string]struct{ train, test, bleu float64 }{
 
 // translation returns a small Transformer that learns to translate between languages that are
 // made up.
-func translation(e *evaluation) (*subject, error) {
+func translation() *subject {
 	const words, width, pairs = 31, 32, 10_000
-	var text bytes.Buffer
-	if _, err := dataset.WriteSentences(&text, dataset.SyntheticSentences(dataset.SentenceOptions{Samples: pairs, Words: words, Seed: 1})); err != nil {
-		return nil, err
-	}
-	train, test, err := e.writeSplit("pairs", text.Bytes())
-	if err != nil {
-		return nil, err
-	}
-	shape := model.TranslateShape{Width: width, Heads: 4, Inner: 256, Layers: 2}
+	shape := translate.Shape{Width: width, Heads: 4, Inner: 256, Layers: 2}
 	return &subject{
 		name: fmt.Sprintf("Transformer of %d+%d layers of %d values and nets of %d units, %d pairs of sentences", shape.Layers, shape.Layers, width, shape.Inner, pairs*4/5), steps: 1200, quick: 250, batch: 8,
 		settings: kv.StoreSettings{Rule: "adagrad", Synchronous: true, LearningRate: 0.01, Beta: 1e-6, ValueLength: width},
-		load: func(ctx context.Context, share model.Share, isTest bool, seed uint64) (model.Model, error) {
-			path := train
-			if isTest {
-				path = test
+		load: func(_ context.Context, share model.Share, isTest bool, seed uint64) (model.Model, error) {
+			// Every fifth pair is for the test, as lines of other sets are.
+			var own []translate.Sentence
+			n := 0
+			for i, pair := range translate.SyntheticSentences(pairs, words, 1) {
+				if (i%5 == 4) == isTest {
+					if share.Has(n) {
+						own = append(own, pair)
+					}
+					n++
+				}
 			}
 			// The set and the model must place ids alike.
 			spread := keys()
-			set, err := model.LoadSentences(ctx, path, share, spread, words+1)
+			set, err := translate.NewSentences(own, spread, words+1)
 			if err != nil {
 				return nil, err
 			}
-			return model.NewTranslate(set, shape, 1<<16, seed, spread.Key)
+			return translate.New(set, shape, 1<<16, seed, spread.Key)
 		},
-	}, nil
+	}
 }
 
 // deep repeats table 4: parts of a translation model exchange activations.
 func deep(ctx context.Context, e *evaluation) error {
-	s, err := translation(e)
-	if err != nil {
-		return err
-	}
+	s := translation()
 	variants := splitVariants(translationSplits, map[int][]float64{1: {0.9, 0.95}, 2: {0.9, 0.95}, 4: {0.9, 0.95}}, func(float64) []values.Rule { return nil })
 	all, err := s.measure(ctx, e, 0, runtime.NumCPU(), variants)
 	if err != nil {

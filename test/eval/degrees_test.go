@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/ulikunitz/xz"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestSummarizeDegrees: of a hundred nodes 98 are of degree 1, one of 3 and one of 99, so the
@@ -32,21 +34,13 @@ func TestSummarizeDegrees(t *testing.T) {
 // 1+i%5 and 100+i%7.
 func writeSet(t *testing.T, dir, name string, n int) {
 	t.Helper()
-	f, err := os.Create(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(os.Create(filepath.Join(dir, name)))(t)
 	defer f.Close()
-	w, err := xz.NewWriter(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(xz.NewWriter(f))(t)
 	for i := range n {
 		fmt.Fprintf(w, "%d %d:1 %d:2\n", i%2, 1+i%5, 100+i%7)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
 }
 
 // TestGraphOfFirstRows asks for all rows, some of them, and more than there are.
@@ -54,10 +48,7 @@ func TestGraphOfFirstRows(t *testing.T) {
 	e := &evaluation{datasets: t.TempDir()}
 	writeSet(t, e.datasets, "some.libsvm.xz", 50)
 	for rows, want := range map[int]int{0: 50, 3: 3, 50: 50, 70: 50} {
-		g, err := e.graphOf(t.Context(), "some", rows)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := require.Value(e.graphOf(t.Context(), "some", rows))(t)
 		if g.Samples() != want || g.Edges() != int64(2*want) {
 			t.Errorf("the first %d rows: %d samples, %d edges", rows, g.Samples(), g.Edges())
 		}
@@ -84,41 +75,6 @@ func TestSmallParts(t *testing.T) {
 		}
 		if info, err := os.Stat(filepath.Join(dir, part+".png")); err != nil || info.Size() == 0 {
 			t.Errorf("%s: plot: %v", part, err)
-		}
-	}
-}
-
-// TestSplitLeavesNothing: files that only a run reads are left neither beside the plots nor
-// anywhere else.
-func TestSplitLeavesNothing(t *testing.T) {
-	data, out, temporary := t.TempDir(), t.TempDir(), t.TempDir()
-	t.Setenv("TMPDIR", temporary)
-	writeSet(t, data, "some.libsvm.xz", 50)
-	e := &evaluation{dir: out, datasets: data, scratch: t.TempDir()}
-	train, test, err := split(e, "some.libsvm.xz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]int{train: 40, test: 10} {
-		text, err := os.ReadFile(path)
-		if err != nil || bytes.Count(text, []byte("\n")) != want {
-			t.Errorf("%s: %v, %d lines, want %d", path, err, bytes.Count(text, []byte("\n")), want)
-		}
-	}
-	writeSet(t, data, "criteo-80k.libsvm.xz", 400)
-	writeSet(t, data, "soc-slashdot.libsvm.xz", 400)
-	if err := run(t.Context(), []string{"--what", "machines", "--quick", "--out", out, "--datasets", data}, &bytes.Buffer{}, &bytes.Buffer{}); err != nil {
-		t.Fatal(err)
-	}
-	for _, dir := range []string{out, temporary} {
-		left, err := filepath.Glob(filepath.Join(dir, "*"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range left {
-			if ext := filepath.Ext(path); ext != ".png" && ext != ".svg" {
-				t.Errorf("%s is left", path)
-			}
 		}
 	}
 }

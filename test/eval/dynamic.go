@@ -9,19 +9,21 @@ import (
 	"path/filepath"
 	"slices"
 
-	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
 
 	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/planner/dynamic"
 	"github.com/psidecar/psidecar/planner/simulate"
+	"github.com/psidecar/psidecar/test/eval/report"
+	"github.com/psidecar/psidecar/test/traces"
 )
 
 // dynamicPart simulates keys that move while a job trains: figure 8 of DW23, of nets that are
 // pruned, and hot keys that wander.
 func dynamicPart(ctx context.Context, e *evaluation) error {
-	var figure []*plot.Plot
+	var figure []report.Panel
 	for _, hidden := range []int{16, 48} {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -30,14 +32,14 @@ func dynamicPart(ctx context.Context, e *evaluation) error {
 		if err != nil {
 			return err
 		}
-		p := train.Pruning{Workers: 8, Servers: 8, Pictures: pictures, Hidden: hidden, Batch: 16, Snapshots: 30, Rounds: 2,
+		p := traces.Pruning{Workers: 8, Servers: 8, Pictures: pictures, Hidden: hidden, Batch: 16, Snapshots: 30, Rounds: 2,
 			Sparsity: 0.95, Epsilon: 0.01, Own: 0.8, LearningRate: 0.1, Seed: 1}
 		if e.quick {
 			p.Snapshots = 8
 		}
-		var report train.PruningReport
+		var trained traces.PruningReport
 		// The net is trained and pruned for real. What its workers use is the trace.
-		uses, err := p.Trace(&report)
+		uses, err := p.Trace(&trained)
 		if err != nil {
 			return err
 		}
@@ -45,29 +47,40 @@ func dynamicPart(ctx context.Context, e *evaluation) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(e.out, "\n### A net of %d parameters learns %s and is pruned to %d, accuracy %.3f (DW23 Fig. 8)\n\n```\n", report.Parameters, name,
-			report.Left[len(report.Left)-1], report.Accuracy[len(report.Accuracy)-1])
+		fmt.Fprintf(e.out, "\n### A net of %d parameters learns %s and is pruned to %d, accuracy %.3f (DW23 Fig. 8)\n\n```\n", trained.Parameters, name,
+			trained.Left[len(trained.Left)-1], trained.Accuracy[len(trained.Accuracy)-1])
 		if err := errors.Join(r.Print(e.out), fence(e.out)); err != nil {
 			return err
 		}
 		// The larger net alone is compared with the paper's claim.
 		if hidden == 48 {
 			t := volumes(r.Results)
-			t.title = fmt.Sprintf("DW23 Fig. 8, volumes: bytes over all epochs, a net of %d parameters", report.Parameters)
+			t.title = fmt.Sprintf("DW23 Fig. 8, volumes: bytes over all epochs, a net of %d parameters", trained.Parameters)
 			if err := t.write(e.out); err != nil {
 				return err
 			}
 		}
-		drawn, err := simulate.Cumulative(fmt.Sprintf("pruning, %d parameters", report.Parameters), chosen8(r.Results))
-		if err != nil {
-			return err
+		panel := report.Panel{Title: fmt.Sprintf("pruning, %d parameters", trained.Parameters), X: "epoch", Y: "MB between machines, cumulative"}
+		for _, r := range chosen8(r.Results) {
+			panel.Lines = append(panel.Lines, report.Line{Name: r.Strategy, Points: cumulative(r.Epochs)})
 		}
-		figure = append(figure, drawn)
+		figure = append(figure, panel)
 	}
-	if err := e.writePlot("dynamic-fig8.png", func(w io.Writer) error { return simulate.Panels(w, figure) }); err != nil {
+	if err := e.writePanels("dynamic-fig8.png", figure); err != nil {
 		return err
 	}
 	return e.wandering()
+}
+
+// cumulative returns the running sum of the bytes of all machines, as DW23 Fig. 8 draws it.
+func cumulative(epochs []simulate.Epoch) plotter.XYs {
+	sum := 0.0
+	points := make(plotter.XYs, len(epochs))
+	for i, e := range epochs {
+		sum += e.Total
+		points[i] = plotter.XY{X: float64(i), Y: sum / 1e6}
+	}
+	return points
 }
 
 // volumes returns a table of the bytes that strategies sent in all, moves included, and of
@@ -106,7 +119,7 @@ func chosen8(all []simulate.Result) []simulate.Result {
 // wandering simulates hot keys that wander: each worker turns to other favourites from time to
 // time. No paper has it; it is the case for which keys are moved while a job runs.
 func (e *evaluation) wandering() error {
-	w := train.Wandering{Workers: 8, Servers: 8, Steps: 2000, Width: 1, Seed: 1, Count: train.CountOptions{
+	w := traces.Wandering{Workers: 8, Servers: 8, Steps: 2000, Width: 1, Seed: 1, Count: train.CountOptions{
 		Keys: 200_000, Batch: 200, Favourites: 1000, Common: 0.1, Skew: 1, Wander: 300}}
 	if e.quick {
 		w.Steps = 700
@@ -124,7 +137,11 @@ func (e *evaluation) wandering() error {
 	if err := errors.Join(r.Print(e.out), fence(e.out)); err != nil {
 		return err
 	}
-	return e.writePlot("dynamic-wandering.png", func(out io.Writer) error { return simulate.Plot(out, "wandering hot keys", r.Results) })
+	panel := report.Panel{Title: "wandering hot keys", X: "epoch", Y: "MB between machines, cumulative"}
+	for _, r := range r.Results {
+		panel.Lines = append(panel.Lines, report.Line{Name: r.Strategy, Points: cumulative(r.Epochs)})
+	}
+	return e.writePanels("dynamic-wandering.png", []report.Panel{panel})
 }
 
 // pictures returns MNIST's and their name, or made ones if the data set is absent.
@@ -133,7 +150,7 @@ func (e *evaluation) pictures() (*model.Images, string, error) {
 	images, labels := filepath.Join(e.datasets, "t10k-images-idx3-ubyte.xz"), filepath.Join(e.datasets, "t10k-labels-idx1-ubyte.xz")
 	if _, err := os.Stat(images); err != nil {
 		fmt.Fprintf(e.log, "no file %s: the net learns pictures that are made\n", images)
-		return model.DrawImages(n, 20, 1), "pictures that are made", nil
+		return traces.DrawImages(n, 20, 1), "pictures that are made", nil
 	}
 	pictures, err := model.LoadImages(images, labels, model.Share{Index: 0, Of: 1})
 	return pictures, "MNIST", err
@@ -142,7 +159,7 @@ func (e *evaluation) pictures() (*model.Images, string, error) {
 // simulate tries all strategies on a trace, by way of a recording in a temporary file, as
 // psidecar simulate does. planned makes locality move keys at the ends of epochs only, as DPPA
 // and MGP do.
-func (e *evaluation) simulate(uses train.Trace, epochSteps int, planned bool) (*simulate.Report, error) {
+func (e *evaluation) simulate(uses traces.Trace, epochSteps int, planned bool) (*simulate.Report, error) {
 	f, err := os.CreateTemp("", "psidecar-eval-*.psr")
 	if err != nil {
 		return nil, fmt.Errorf("making a trace: %w", err)

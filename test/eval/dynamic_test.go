@@ -7,24 +7,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/train"
+	"github.com/psidecar/psidecar/test/require"
+	"github.com/psidecar/psidecar/test/traces"
 )
 
 // TestPruningOrder: as in DW23 Fig. 8, DPPA moves less than repartitioning, and locality less
 // than both.
 func TestPruningOrder(t *testing.T) {
 	e := &evaluation{}
-	p := train.Pruning{Workers: 8, Servers: 8, Pictures: model.DrawImages(2000, 16, 1), Hidden: 16, Batch: 16, Snapshots: 12, Rounds: 2,
+	p := traces.Pruning{Workers: 8, Servers: 8, Pictures: traces.DrawImages(2000, 16, 1), Hidden: 16, Batch: 16, Snapshots: 12, Rounds: 2,
 		Sparsity: 0.95, Epsilon: 0.01, Own: 0.8, LearningRate: 0.1, Seed: 1}
-	uses, err := p.Trace(&train.PruningReport{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := e.simulate(uses, p.Rounds, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	uses := require.Value(p.Trace(&traces.PruningReport{}))(t)
+	r := require.Value(e.simulate(uses, p.Rounds, true))(t)
 	total := map[string]float64{}
 	for _, s := range r.Results {
 		total[s.Strategy] = s.Sum.Total
@@ -40,16 +35,10 @@ func TestWanderingOrder(t *testing.T) {
 	e := &evaluation{}
 	for _, width := range []int{1, 4, 16, 64} {
 		for _, wander := range []int{50, 150} {
-			w := train.Wandering{Workers: 4, Servers: 4, Steps: 300, Width: width, Seed: 1, Count: train.CountOptions{
+			w := traces.Wandering{Workers: 4, Servers: 4, Steps: 300, Width: width, Seed: 1, Count: train.CountOptions{
 				Keys: 50_000, Batch: 100, Favourites: 400, Common: 0.1, Skew: 1, Wander: wander}}
-			uses, err := w.Trace()
-			if err != nil {
-				t.Fatal(err)
-			}
-			r, err := e.simulate(uses, 10, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			uses := require.Value(w.Trace())(t)
+			r := require.Value(e.simulate(uses, 10, false))(t)
 			busiest := map[string]float64{}
 			for _, s := range r.Results {
 				busiest[s.Strategy] = s.Sum.Busiest
@@ -70,9 +59,7 @@ func TestWanderingOrder(t *testing.T) {
 func TestDynamicWithoutData(t *testing.T) {
 	var out, log bytes.Buffer
 	dir := t.TempDir()
-	if err := run(t.Context(), []string{"--what", "dynamic", "--quick", "--out", dir, "--datasets", dir}, &out, &log); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, run(t.Context(), []string{"--what", "dynamic", "--quick", "--out", dir, "--datasets", dir}, &out, &log))
 	if !strings.Contains(log.String(), "pictures that are made") || strings.Count(out.String(), "strategy") != 4 {
 		t.Errorf("log %q, tables\n%s", log.String(), out.String())
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"runtime/metrics"
 	"slices"
@@ -16,28 +15,24 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/stream"
 	"github.com/psidecar/psidecar/planner/prerun"
 	"github.com/psidecar/psidecar/test/eval/report"
+	"github.com/psidecar/psidecar/test/graphs"
 )
 
-// streamMemory is the memory of the streaming in bytes, the same for all sizes. From 30 million
-// edges on, not all features fit into its table.
-const streamMemory = 256 << 20
-
 // scale measures how fast text is read and what memory that takes, and then what an edge costs
-// as graphs grow: the time of TSH-1 (the division of the parameters included), of best and of
-// streaming among 16 machines. It goes to 30 million edges, with --full to 100, with --quick to
+// as graphs grow: the time of TSH-1 (the division of the parameters included) and of best among 16
+// machines. It goes to 30 million edges, with --full to 100, with --quick to
 // a third of a million. Its times are of this machine, and want one that does nothing else.
 func scale(ctx context.Context, e *evaluation) error {
 	if err := reading(ctx, e); err != nil {
 		return err
 	}
 	const k = 16
-	ways := []scaled{{"TSH-1", byAlgorithm("tsh1", k)}, {"best", byAlgorithm("best", k)}, {"stream", byStreaming(k)}}
+	ways := []scaled{{"TSH-1", byAlgorithm("tsh1", k)}, {"best", byAlgorithm("best", k)}}
 	t := table{
-		title: fmt.Sprintf("Time an edge, k = %d, %d cores: random graphs with the skew and the topics of a text, 50 draws a sample, 5 parameters a sample; stream reads them %d times and has %d MiB",
-			k, runtime.GOMAXPROCS(0), stream.DefaultPasses+1, streamMemory>>20),
+		title: fmt.Sprintf("Time an edge, k = %d, %d cores: random graphs with the skew and the topics of a text, 50 draws a sample, 5 parameters a sample",
+			k, runtime.GOMAXPROCS(0)),
 		head: []string{"million edges", "samples", "parameters"},
 	}
 	p := report.Panel{Title: "Time for each edge, k = 16", X: "million edges", Y: "ns an edge", LogX: true, LogY: true}
@@ -105,38 +100,6 @@ func byAlgorithm(name string, k int) func(context.Context, *graph.Graph) (int64,
 	}
 }
 
-// byStreaming partitions by streaming. The graph's samples come one after the other as if from
-// a file, as often as the streaming wants, without the cost of reading them.
-func byStreaming(k int) func(context.Context, *graph.Graph) (int64, time.Duration, error) {
-	return func(ctx context.Context, g *graph.Graph) (int64, time.Duration, error) {
-		var ids []uint64
-		// The samples are already in memory, so the figure is that of streaming alone.
-		source := func(ctx context.Context, _ int, each func([]uint64) (int, error)) error {
-			for s := range g.Samples() {
-				// Asked rarely, since it takes a lock.
-				if s%1024 == 0 && ctx.Err() != nil {
-					return ctx.Err()
-				}
-				ids = ids[:0]
-				for _, p := range g.ParamsOf(s) {
-					ids = append(ids, g.Feature(int(p)))
-				}
-				if _, err := each(ids); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		began := time.Now()
-		o := stream.Options{K: k, Memory: streamMemory, Passes: stream.DefaultPasses, Scratch: os.TempDir()}
-		r, err := stream.Partition(ctx, source, o, func(uint64, int) error { return nil })
-		if err != nil {
-			return 0, 0, err
-		}
-		return r.Traffic.Max, time.Since(began), nil
-	}
-}
-
 // sizes returns the graphs' sizes in millions of edges.
 func (e *evaluation) sizes() []float64 {
 	switch {
@@ -150,8 +113,8 @@ func (e *evaluation) sizes() []float64 {
 
 // textLike describes a graph with the skew of a text and nearly that many million edges: a
 // sample that draws a frequent parameter twice has one edge less.
-func textLike(millions float64) graph.Random {
-	return graph.Random{
+func textLike(millions float64) graphs.Random {
+	return graphs.Random{
 		Samples: int(20_000 * millions), Params: int(100_000 * millions), Degree: 50,
 		Exponent: 1, Topics: 100, TopicShare: 0.7, Seed: 5,
 	}

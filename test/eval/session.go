@@ -13,6 +13,7 @@ import (
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/eval/translate"
 )
 
 // A session trains a model synchronously in this process. Workers and a server of psjob
@@ -132,7 +133,7 @@ func (s *session) train(ctx context.Context) (*result, error) {
 	if r.test, err = workers[0].score(s.test, int32(s.steps)); err != nil {
 		return nil, err
 	}
-	if m, ok := s.test.(*model.Translate); ok {
+	if m, ok := s.test.(*translate.Model); ok {
 		if r.bleu, err = workers[0].translated(m, int32(s.steps)); err != nil {
 			return nil, err
 		}

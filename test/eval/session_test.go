@@ -11,6 +11,7 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/proxy/codec/values"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // madeRegression returns logistic regression on made text, which learns within a second.
@@ -20,24 +21,14 @@ func madeRegression(t *testing.T, steps int) *subject {
 	if _, err := dataset.WriteLibsvm(&text, dataset.SyntheticText(dataset.TextOptions{Samples: 2500, Features: 3000, Words: 40, Topics: 10, Noise: -1, Seed: 3})); err != nil {
 		t.Fatal(err)
 	}
-	w, err := xz.NewWriter(&packed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(xz.NewWriter(&packed))(t)
 	if _, err := w.Write(text.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
 	e := &evaluation{dir: t.TempDir(), datasets: t.TempDir(), scratch: t.TempDir()}
-	if err := os.WriteFile(filepath.Join(e.datasets, "made.xz"), packed.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := regression(e, "made.xz", steps, 16, kv.StoreSettings{Rule: "sgd", LearningRate: 20})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(e.datasets, "made.xz"), packed.Bytes(), 0o600))
+	s := require.Value(regression(e, "made.xz", steps, 16, kv.StoreSettings{Rule: "sgd", LearningRate: 20}))(t)
 	return s
 }
 
@@ -45,16 +36,10 @@ func madeRegression(t *testing.T, steps int) *subject {
 // all that waited is sent, and pushes take a sixteenth. What waits at the end is missing until
 // then.
 func TestThresholdLearns(t *testing.T) {
-	run, err := madeRegression(t, 250).session(t.Context(), 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := require.Value(madeRegression(t, 250).session(t.Context(), 1, nil))(t)
 	train := func(rules ...values.Rule) *result {
 		run.rules = rules
-		r, err := run.train(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := require.Value(run.train(t.Context()))(t)
 		return r
 	}
 	plain, sparse := train(), train(values.Rule{Threshold: 0.95, Unpulled: true})

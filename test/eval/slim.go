@@ -31,7 +31,7 @@ func slims(ctx context.Context, e *evaluation) error {
 		}
 		return v
 	}
-	variants := []variant{{name: "plain"}, {name: "quantized, 8 bit", rules: []values.Rule{{Quantize: 8}}},
+	variants := []variant{{name: "plain"}, {name: "quantized, 8 bit", rules: []values.Rule{{Quantize: 8, Unpulled: true}}},
 		slim(0.3, 0.15, false, 0), slim(0.4, 0.2, false, 0), slim(0.5, 0.25, false, 0),
 		slim(0.4, 0.4, false, 0), slim(0.4, 0, false, 0),
 		slim(0.3, 0.15, true, 0), slim(0.5, 0.25, true, 0), slim(0.7, 0.35, true, 8), slim(0.5, 0.25, true, 8), slim(0.3, 0.15, true, 8), slim(0.2, 0.1, false, 0)}

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/planner/simulate"
 )
 
 // runsOf returns runs with so many of 1,000 pictures right, and sent of 1,000 bytes.
@@ -32,16 +31,5 @@ func TestEqualAccuracy(t *testing.T) {
 	got = equalAccuracy([]measured{plain, {variant{name: "bad"}, runsOf(900, 800, 800, 800)}}).rows
 	if got[0][1] != "none" || got[1][1] != "none" {
 		t.Errorf("got %q, want none", got)
-	}
-}
-
-// TestVolumes: bytes of strategies are compared with MGP's, if that was tried.
-func TestVolumes(t *testing.T) {
-	all := []simulate.Result{{Strategy: "dppa", Sum: simulate.Epoch{Total: 80, Migration: 5}}, {Strategy: "mgp", Sum: simulate.Epoch{Total: 100, Migration: 20}}}
-	if got, want := fmt.Sprint(volumes(all).rows), "[[dppa 80 5 0.800] [mgp 100 20 1.000]]"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if got := volumes(all[:1]).rows[0][3]; got != "-" {
-		t.Errorf("without MGP a ratio of %s", got)
 	}
 }

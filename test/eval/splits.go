@@ -4,10 +4,11 @@ import (
 	"math"
 
 	"github.com/psidecar/psidecar/cmd/psjob/model"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/rows"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/eval/translate"
 )
 
 // splits is what went between the parts of a run's models, all workers together, in the
@@ -118,7 +119,7 @@ func put(m model.Model, nets [2]map[int]model.Splitter) {
 	switch m := m.(type) {
 	case *model.Recommend:
 		m.Split(nets[0], nets[1])
-	case *model.Translate:
+	case *translate.Model:
 		m.Split(nets[0], nets[1])
 	case *model.Image:
 		m.Split(nets[0])

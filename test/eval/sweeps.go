@@ -12,6 +12,7 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/prerun"
 	"github.com/psidecar/psidecar/test/eval/report"
+	"github.com/psidecar/psidecar/test/graphs"
 )
 
 // A density is one of DWW21's synthetic sets: every pair of a sample and a parameter is an edge
@@ -63,12 +64,12 @@ func fig9() sweep {
 // each point instead of three; --quick one, and the ends and the middle of each
 // sweep.
 func sweeps(ctx context.Context, e *evaluation) error {
-	params, graphs := 1_000, 3
+	params, count := 1_000, 3
 	switch {
 	case e.quick:
-		graphs = 1
+		count = 1
 	case e.full:
-		params, graphs = 10_000, 1
+		params, count = 10_000, 1
 	}
 	for _, s := range []sweep{fig8(), fig9()} {
 		if e.quick {
@@ -77,7 +78,7 @@ func sweeps(ctx context.Context, e *evaluation) error {
 		}
 		var panels []report.Panel
 		for _, d := range densities() {
-			p, err := s.measure(ctx, e, d, params, graphs)
+			p, err := s.measure(ctx, e, d, params, count)
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", s.title, d.name, err)
 			}
@@ -92,7 +93,7 @@ func sweeps(ctx context.Context, e *evaluation) error {
 
 // measure runs the sweep on one density, each point as the mean over so many graphs, prints its
 // table and returns the panel. The panel leaves random out, as random is its axis.
-func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params, graphs int) (*report.Panel, error) {
+func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params, count int) (*report.Panel, error) {
 	began := time.Now()
 	p := &report.Panel{
 		Title: fmt.Sprintf("%s: sparsity %g, m = %d", d.name, d.sparsity, params),
@@ -100,7 +101,7 @@ func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params, g
 	}
 	t := table{
 		title: fmt.Sprintf("%s; %s, sparsity %g, m = %d. Improvement of the busiest machine over random in %%, (its traffic in parameters a step), means of %d graphs",
-			s.title, d.name, d.sparsity, params, graphs),
+			s.title, d.name, d.sparsity, params, count),
 		head: []string{s.x, "random"},
 	}
 	for i, al := range prerun.AllAlgorithms()[1:] {
@@ -111,8 +112,8 @@ func (s *sweep) measure(ctx context.Context, e *evaluation, d density, params, g
 	for _, x := range s.values {
 		samples, k := s.at(x, params)
 		e.progress("%s, %s: %g", s.title, d.name, x)
-		shape := graph.Random{Samples: samples, Params: params, Degree: (1 - d.sparsity) * float64(params)}
-		all, err := meansOf(ctx, shape, k, graphs)
+		shape := graphs.Random{Samples: samples, Params: params, Degree: (1 - d.sparsity) * float64(params)}
+		all, err := meansOf(ctx, shape, k, count)
 		if err != nil {
 			return nil, err
 		}
@@ -141,10 +142,10 @@ type means struct{ max, bound, random float64 }
 func (m means) improvement() float64 { return (m.random/m.max - 1) * 100 }
 
 // meansOf partitions graphs of one shape, with seeds from 1 on, by every algorithm.
-func meansOf(ctx context.Context, shape graph.Random, k, graphs int) ([]means, error) {
+func meansOf(ctx context.Context, shape graphs.Random, k, count int) ([]means, error) {
 	all := make([]means, len(prerun.AllAlgorithms()))
 	// Seeds are the same at each point, so that points differ by x alone as far as they can.
-	for seed := range graphs {
+	for seed := range count {
 		shape.Seed = uint64(seed) + 1
 		g, err := shape.Build(ctx)
 		if err != nil {
@@ -155,9 +156,9 @@ func meansOf(ctx context.Context, shape graph.Random, k, graphs int) ([]means, e
 			return nil, err
 		}
 		for i, r := range reports {
-			all[i].max += float64(r.Traffic.Max) / float64(graphs)
-			all[i].bound += r.Bound / float64(graphs)
-			all[i].random += r.Random.Max / float64(graphs)
+			all[i].max += float64(r.Traffic.Max) / float64(count)
+			all[i].bound += r.Bound / float64(count)
+			all[i].random += r.Random.Max / float64(count)
 		}
 	}
 	return all, nil

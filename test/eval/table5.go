@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/prerun"
+	"github.com/psidecar/psidecar/test/graphs"
 )
 
 // A paperRow is a line of DWW21's table 5 and the file that stands for its data set. The tests
@@ -45,7 +45,7 @@ func table5(ctx context.Context, e *evaluation) error {
 			continue
 		}
 		e.progress("table 5: %s", row.file)
-		g, err := graph.FromFile(ctx, path, dataset.Options{})
+		g, err := graphs.FromFile(ctx, path, dataset.Options{})
 		if err != nil {
 			return err
 		}

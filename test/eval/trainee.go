@@ -8,7 +8,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // finish pushes zeros to every key of the worker's, along with which goes what waits of them.

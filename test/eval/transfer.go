@@ -6,7 +6,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 )
 
 // transfers repeats table 3 of Parallax: what a machine sends and receives in a step by

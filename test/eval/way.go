@@ -3,9 +3,9 @@ package main
 import (
 	"net/netip"
 
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // traffic counts the bytes of messages, as they were and as they went.

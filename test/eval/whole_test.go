@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/test/eval/report"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestReportGoesOn: what was run is not run again in the same way, what fails or is interrupted
@@ -43,21 +44,15 @@ func TestReportGoesOn(t *testing.T) {
 	// The first round runs the failed part again and only that; the second one runs nothing.
 	broken = nil
 	for range 2 {
-		if err := e.reported(t.Context(), some, false); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.reported(t.Context(), some, false))
 	}
 	if runs["theorem"] != 1 || runs["slim"] != 2 {
 		t.Errorf("ran %v", runs)
 	}
 	// What a quick run has found is no answer for a full one.
 	e.quick = false
-	if err := e.reported(t.Context(), some, false); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.reported(t.Context(), some[:1], true); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.reported(t.Context(), some, false))
+	require.NoError(t, e.reported(t.Context(), some[:1], true))
 	if runs["theorem"] != 3 || runs["slim"] != 3 {
 		t.Errorf("not quick and again it ran %v", runs)
 	}
@@ -108,10 +103,7 @@ func TestReportWithoutData(t *testing.T) {
 	if err := e.reported(t.Context(), absent, false); err != nil {
 		t.Error(err)
 	}
-	text, err := os.ReadFile(filepath.Join(e.dir, "index.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile(filepath.Join(e.dir, "index.md")))(t)
 	for _, want := range []string{"There is none: no data: there is no file " + filepath.Join(e.datasets, "pictures.xz"), "There is none: --quick leaves out", "There is none: no data: the folder"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)

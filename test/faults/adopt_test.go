@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // Agents and proxies come to a job that trains already, and are all replaced at once
@@ -97,7 +98,7 @@ func (f *fleet) comeBack() {
 func (f *fleet) adopted() (n int) {
 	f.t.Helper()
 	for _, s := range f.sidecars {
-		m, err := s.host.Metric(agentHTTP, "psidecar_adopted_total")
+		m, err := hoststest.Metric(s.host, agentHTTP, "psidecar_adopted_total")
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -116,19 +117,17 @@ func (r *run) linked() (share float64) {
 		}
 		direct, linked := f.moved()
 		var more, moreLinked uint64
-		for end := time.Now().Add(30 * time.Second); more+moreLinked < 1e5; { // a few steps
-			switch {
-			case r.over():
-				return errors.New("the job has ended")
-			case time.Now().After(end):
-				f.t.Fatalf("the job hangs; %s", f.past())
-			}
-			time.Sleep(20 * time.Millisecond)
+		ends := false
+		f.await("a few steps", func() error {
 			directNow, linkedNow := f.moved()
-			if directNow < direct || linkedNow < linked {
-				return errors.New("connections end")
-			}
 			more, moreLinked = directNow-direct, linkedNow-linked
+			if ends = r.over() || directNow < direct || linkedNow < linked; !ends && more+moreLinked < 1e5 {
+				return fmt.Errorf("%d bytes; %s", more+moreLinked, f.past())
+			}
+			return nil
+		})
+		if ends {
+			return errors.New("the job, or a connection, has ended")
 		}
 		if share = float64(moreLinked) / float64(more+moreLinked); share < 0.95 {
 			return fmt.Errorf("%.1f%% do; %s", 100*share, f.past())
@@ -142,7 +141,7 @@ func (r *run) linked() (share float64) {
 // failed wait.
 func (f *fleet) past() (all string) {
 	for _, s := range f.sidecars {
-		text, err := s.host.Get(agentHTTP, "/metrics")
+		text, err := hoststest.Get(s.host, agentHTTP, "/metrics")
 		if err != nil {
 			return err.Error()
 		}

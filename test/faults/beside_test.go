@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Proxies are replaced by others that were started beside them, and agents in order,
@@ -43,7 +44,7 @@ func TestReplacedBeside(t *testing.T) {
 			if !compares {
 				return
 			}
-			r := f.startFor(f.unending(job), 4*time.Minute)
+			r := f.start(f.unending(job))
 			f.plannedFor(r)
 			select {
 			case <-r.ended:
@@ -60,8 +61,9 @@ func TestReplacedBeside(t *testing.T) {
 // that took and the job's longest step.
 func (f *fleet) relieved(job hosts.Job) (took time.Duration, longest float64) {
 	f.t.Helper()
-	r := f.startFor(f.unending(job), 4*time.Minute)
+	r := f.start(f.unending(job))
 	f.plannedFor(r)
+	f.allUsed()
 	began, before := time.Now(), f.redirected()
 	for _, s := range f.sidecars {
 		f.relieve(s)
@@ -89,7 +91,7 @@ func (f *fleet) plannedFor(r *run) {
 		return
 	}
 	f.propose()
-	f.psidecar("plan", "apply", "--wait", "30s")
+	f.psidecar("plan", "apply", "--wait", "5m")
 	f.stand(displaced)
 }
 
@@ -97,9 +99,7 @@ func (f *fleet) plannedFor(r *run) {
 func (f *fleet) relieve(s *sidecar) {
 	f.t.Helper()
 	old := s.proxy.Current()
-	if err := s.proxy.Succeed(func(cmd *exec.Cmd) { cmd.Env = append(cmd.Environ(), "PSIDECAR_REPLACE=true") }); err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, s.proxy.Succeed(func(cmd *exec.Cmd) { cmd.Env = append(cmd.Environ(), "PSIDECAR_REPLACE=true") }))
 	f.await("the next "+s.proxy.String(), func() error { return s.proxy.runs(old) })
 	f.ready(s)
 }
@@ -108,24 +108,18 @@ func (f *fleet) relieve(s *sidecar) {
 func TestProxyReplacesItself(t *testing.T) {
 	t.Parallel()
 	at := filepath.Join(folder(t), "notify")
-	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	systemd := require.Value(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at, Net: "unixgram"}))(t)
 	defer systemd.Close()
-	if err := os.Chmod(at, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(at, 0o777))
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyEnv: []string{"NOTIFY_SOCKET=" + at}})
-	r := f.startFor(f.unending(f.counting(50)), 3*time.Minute)
+	r := f.start(f.unending(f.counting(50)))
 	r.training()
+	f.allUsed()
 	before := f.redirected()
 	s := f.sidecars[1]
 	s.proxy.StayAway(true)
 	old := s.proxy.Current()
-	if err := s.proxy.signal(syscall.SIGUSR2); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.proxy.signal(syscall.SIGUSR2))
 	systemd.SetReadDeadline(time.Now().Add(time.Minute))
 	said := make([]byte, 100)
 	n, err := systemd.Read(said)
@@ -149,9 +143,7 @@ func TestProxyReplacesItself(t *testing.T) {
 		t.Errorf("the job made %v connections anew", after-before)
 	}
 	r.exact()
-	if err := syscall.Kill(next, syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(next, syscall.SIGTERM))
 	f.await("the proxy's end", func() error {
 		if syscall.Kill(next, 0) == nil {
 			return fmt.Errorf("process %d is there", next)

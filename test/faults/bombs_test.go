@@ -18,10 +18,10 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/link"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 	"github.com/psidecar/psidecar/test/hoststest"
 )
 

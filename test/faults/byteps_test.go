@@ -26,8 +26,8 @@ func TestBytePSBesideReplacements(t *testing.T) {
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second,
 		proxyArgs: []string{"--insecure", "--threshold", "0.99", "--threshold-unpulled", "--char-values", "float32"}})
 	program := hosts.Program{filepath.Join(dir, "test_benchmark"), "102400", "100000000", "0"} // length, repetitions, push then pull
-	r := f.startFor(hosts.Job{Scheduler: program, Servers: hosts.Repeat(4, program), Workers: hosts.Repeat(4, program), Hosts: f.net.Hosts(),
-		Env: []string{"DMLC_ENABLE_RDMA=zmq", "BYTEPS_ENABLE_IPC=0", "NUM_KEY_PER_SERVER=4", "DMLC_GROUP_SIZE=1", "SKIP_DEV_ID_CHECK=1"}}, time.Hour)
+	r := f.start(hosts.Job{Scheduler: program, Servers: hosts.Repeat(4, program), Workers: hosts.Repeat(4, program), Hosts: f.net.Hosts(),
+		Env: []string{"DMLC_ENABLE_RDMA=zmq", "BYTEPS_ENABLE_IPC=0", "NUM_KEY_PER_SERVER=4", "DMLC_GROUP_SIZE=1", "SKIP_DEV_ID_CHECK=1"}})
 	r.goesOn("before")
 	before := f.redirected()
 	for i := range n {
@@ -56,8 +56,8 @@ func TestPlacedBytePSBesideReplacements(t *testing.T) {
 	}
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: []string{"--insecure", "--placement", placed(t, owners)}})
 	program := hosts.Program{filepath.Join(dir, "byteps_job"), fmt.Sprint(keys), fmt.Sprint(length), fmt.Sprint(steps)}
-	r := f.startFor(hosts.Job{Scheduler: program, Servers: hosts.Repeat(servers, program), Workers: hosts.Repeat(servers, program), Hosts: f.net.Hosts(),
-		Env: []string{"DMLC_ENABLE_RDMA=zmq", "DMLC_GROUP_SIZE=1", "BYTEPS_SERVER_ENGINE_THREAD=2"}}, 4*time.Minute)
+	r := f.start(hosts.Job{Scheduler: program, Servers: hosts.Repeat(servers, program), Workers: hosts.Repeat(servers, program), Hosts: f.net.Hosts(),
+		Env: []string{"DMLC_ENABLE_RDMA=zmq", "DMLC_GROUP_SIZE=1", "BYTEPS_SERVER_ENGINE_THREAD=2"}})
 	r.goesOn("before")
 	n, rerouted := 0, uint64(0)
 	for ; !r.over(); n++ {
@@ -92,27 +92,24 @@ func (r *run) goesOn(when string) {
 	t := r.f.t
 	t.Helper()
 	for _, s := range r.f.sidecars {
-		var first uint64
-		for i := 0; ; i++ {
-			messages := uint64(0)
+		carried := func() (messages uint64) {
 			for _, c := range r.f.state(s).Connections {
 				messages += min(c.ToFar.Messages, c.ToJob.Messages)
 			}
-			if i == 0 {
-				first = messages
-			} else if messages > first+10 {
-				break
-			}
+			return messages
+		}
+		first := carried()
+		r.f.await("messages "+when+" through the proxy on "+s.host.Name, func() error {
 			if r.over() {
 				for _, n := range r.Nodes() {
 					t.Logf("%s %d: %v: %s", n.Role, n.Index, n.Err, tail(n.Stderr.String(), 6))
 				}
 				t.Fatalf("%s the job has ended: %v", when, r.err)
 			}
-			if i > 1200 {
-				t.Fatalf("%s the job does not go on: %d messages through the proxy on %s", when, messages, s.host.Name)
+			if n := carried(); n <= first+10 {
+				return fmt.Errorf("%d, then %d", first, n)
 			}
-			time.Sleep(50 * time.Millisecond)
-		}
+			return nil
+		})
 	}
 }

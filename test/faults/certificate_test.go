@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/test/certs"
+	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -21,16 +23,14 @@ func TestCertificateExpired(t *testing.T) {
 	}{{"direct", false}, {"mesh only", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			authority := require.NewAuthority(t, "mesh")
+			authority := certs.NewAuthority(t, "mesh")
 			dir := folder(t)
-			issue := func(until time.Time) require.Files {
+			issue := func(until time.Time) certs.Files {
 				// Written aside and renamed: proxies see one whole or the other.
 				aside := authority.Issue(t, t.TempDir(), "proxy.mesh", until)
-				files := require.Files{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"), CA: filepath.Join(dir, "ca.pem")}
+				files := certs.Files{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"), CA: filepath.Join(dir, "ca.pem")}
 				for from, to := range map[string]string{aside.Cert: files.Cert, aside.Key: files.Key, aside.CA: files.CA} {
-					if err := publish(from, to); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, publish(from, to))
 				}
 				return files
 			}
@@ -42,8 +42,7 @@ func TestCertificateExpired(t *testing.T) {
 			f := newFleet(t, config{proxyArgs: args})
 			r := f.start(f.counting(400, resending...))
 			r.training()
-			issue(time.Now().Add(-time.Minute))
-			time.Sleep(1200 * time.Millisecond) // proxies look once a second
+			f.reads(issue, time.Now().Add(-time.Minute))
 			victim := f.sidecars[1]
 			old := victim.proxy.Current()
 			victim.proxy.kill()
@@ -56,15 +55,28 @@ func TestCertificateExpired(t *testing.T) {
 				return nil
 			})
 			f.await("word of that", func() error { return f.plain(victim, c.meshOnly) })
-			issue(time.Now().Add(time.Hour))
+			f.reads(issue, time.Now().Add(time.Hour))
 			r.exact()
 			for _, s := range f.sidecars {
 				if s.proxy != victim.proxy && s.proxy.Current() == nil {
 					t.Errorf("%s is not running", s.proxy)
 				}
 			}
-			time.Sleep(1200 * time.Millisecond)
 			f.asBefore()
+		})
+	}
+}
+
+// reads issues a certificate, and waits until all proxies use it.
+func (f *fleet) reads(issue func(until time.Time) certs.Files, until time.Time) {
+	issue(until)
+	for _, s := range f.sidecars {
+		f.await("a proxy with the new certificate", func() error {
+			n, err := hoststest.Metric(s.host, proxyHTTP, "psidecar_proxy_certificate_expiry_timestamp_seconds")
+			if err == nil && int64(n) != until.Unix() {
+				err = fmt.Errorf("its certificate is valid until %v", time.Unix(int64(n), 0))
+			}
+			return err
 		})
 	}
 }
@@ -72,7 +84,7 @@ func TestCertificateExpired(t *testing.T) {
 // plain is an error unless the proxy has said, or in a mesh-only one has not
 // had to say, that connections of a fleet with TLS go past it.
 func (f *fleet) plain(s *sidecar, meshOnly bool) error {
-	n, err := s.host.Metric(proxyHTTP, `psidecar_proxy_past_mesh_total{reason="tls"}`)
+	n, err := hoststest.Metric(s.host, proxyHTTP, `psidecar_proxy_past_mesh_total{reason="tls"}`)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // The disk of all services, with their logs, their sockets and the planner's
@@ -31,7 +34,7 @@ func TestDiskFull(t *testing.T) {
 			f.ready(s)
 		}
 	}
-	if _, err := f.net.Host(0).Get(plannerHTP, "/healthz"); err != nil {
+	if _, err := hoststest.Get(f.net.Host(0), plannerHTP, "/healthz"); err != nil {
 		t.Errorf("the planner on a full disk: %v", err)
 	}
 	r.exact()
@@ -53,9 +56,7 @@ func smallDisk(t *testing.T) string {
 // mount mounts a file system in memory.
 func mount(t *testing.T, dir, options string) {
 	t.Helper()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", 0, options))
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)
@@ -67,9 +68,7 @@ func mount(t *testing.T, dir, options string) {
 func fill(t *testing.T, file string) {
 	t.Helper()
 	w, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer w.Close()
 	for page := make([]byte, 4096); err == nil; {
 		_, err = w.Write(page)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -21,6 +20,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Ports of the services, the same on every host.
@@ -34,9 +34,7 @@ const (
 
 // config says what differs from fleet to fleet.
 type config struct {
-	proxyArgs []string // instead of --insecure
-	// proxyMore returns what each proxy that is started gets besides; it may differ.
-	proxyMore func() []string
+	proxyArgs []string      // instead of --insecure
 	grace     time.Duration // of the proxy, 2 s by default
 	keep      time.Duration // how long connections wait for a proxy that has gone, 3 s by default
 	// hang is after how long the agents end a proxy that does not answer: never by
@@ -57,6 +55,8 @@ type config struct {
 	groups []string
 	// proxyEnv is the proxies' environment besides this process's.
 	proxyEnv []string
+	// spare leaves it to the agents which connections go through the proxies: all, by default.
+	spare bool
 	// adopt has connections that go past the proxies made again.
 	adopt bool
 	// plan is what the planner is to propose, and the proxies may carry out: which
@@ -110,12 +110,8 @@ func newFleet(t *testing.T, c config) *fleet {
 // service starts psidecar on a host.
 func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
 	memory := f.limitMemory(name, h)
-	s := &service{memory: memory, Service: hosts.Service{Group: name, Host: h}}
+	s := &service{memory: memory, Service: hoststest.Service{Group: name, Host: h}}
 	s.Command = func() (*exec.Cmd, error) {
-		args := args
-		if name == "proxy" && f.config.proxyMore != nil {
-			args = append(slices.Clip(args), f.config.proxyMore()...)
-		}
 		cmd := exec.Command(f.programs.psidecar, args...)
 		if n := f.config.openFiles[name]; n > 0 {
 			cmd = exec.Command("/bin/sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$@"`, n), "sh", cmd.Path}, args...)...)
@@ -123,6 +119,9 @@ func (f *fleet) service(name string, h *hosts.Host, args ...string) *service {
 		if name == "proxy" {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 			cmd.Env = append(os.Environ(), f.config.proxyEnv...)
+			if !f.config.spare {
+				cmd.Env = append(cmd.Env, "PSIDECAR_CODEC=compact")
+			}
 		}
 		if memory != nil {
 			// What a process aims for that sees the limit in a container of its own.
@@ -150,16 +149,10 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 			f.t.Error(err)
 		}
 	})
-	group, err := h.Group("job")
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	group := require.Value(h.Group("job"))(f.t)
 	cgroups := []string{"--cgroup", group}
 	for _, name := range f.config.groups {
-		other, err := h.Group(name)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		other := require.Value(h.Group(name))(f.t)
 		cgroups = append(cgroups, "--cgroup", other)
 	}
 	run := filepath.Join(dir, h.Name) // where the agent makes the proxy's state folder too
@@ -193,29 +186,20 @@ func (f *fleet) sidecar(h *hosts.Host, dir, bpffs string) *sidecar {
 func (f *fleet) ready(s *sidecar) {
 	f.t.Helper()
 	f.await("the proxy on "+s.host.Name+" to have its listeners", func() error {
-		if n, err := s.host.Metric(agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 1 {
+		if n, err := hoststest.Metric(s.host, agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 1 {
 			return fmt.Errorf("%v proxies, %v", n, err)
 		}
-		if n, err := s.host.Metric(agentHTTP, "psidecar_intercept_listeners"); err != nil || int(n) != 2*(1+len(f.config.groups)) {
+		if n, err := hoststest.Metric(s.host, agentHTTP, "psidecar_intercept_listeners"); err != nil || int(n) != 2*(1+len(f.config.groups)) {
 			return fmt.Errorf("%v listeners, %v; its agent says:\n%s", n, err, tail(s.agent.log.String(), 20))
 		}
-		_, err := s.host.Get(proxyHTTP, "/readyz")
+		_, err := hoststest.Get(s.host, proxyHTTP, "/readyz")
 		return err
 	})
 }
 
-// await asks until there is no error.
 func (f *fleet) await(what string, ask func() error) {
 	f.t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		err := ask()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			f.t.Fatalf("waiting for %s: %v", what, err)
-		}
-	}
+	require.Await(f.t, what, ask)
 }
 
 // hoard opens connections to a sidecar's agent, at its page and its socket,
@@ -248,7 +232,7 @@ func (f *fleet) hoard(s *sidecar, n int) (release func()) {
 func (f *fleet) state(s *sidecar) (state proxy.State) {
 	f.t.Helper()
 	f.await("the state of the proxy on "+s.host.Name, func() error {
-		body, err := s.host.Get(proxyHTTP, "/api/v1/connections")
+		body, err := hoststest.Get(s.host, proxyHTTP, "/api/v1/connections")
 		if err != nil {
 			return err
 		}
@@ -273,9 +257,7 @@ func (f *fleet) stop() {
 func mountBPF(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.Mount("bpf", dir, "bpf", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Error(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Jobs with the habits of MXNet's kvstore and of dist-lr train under a threshold of
@@ -35,9 +36,8 @@ func TestServersThatCount(t *testing.T) {
 			hold := filepath.Join(folder(t), "go")
 			node := hosts.Program(append([]string{hoststest.BuildPeer(t), "--mode", mode, "--rounds", strconv.Itoa(100 + 20*restarts), "--hold", hold}, args...))
 			// Its scheduler hears nothing while the workers train.
-			within := 5*time.Minute + time.Duration(restarts)*10*time.Second
-			r := f.startFor(hosts.Job{Scheduler: node, Servers: hosts.Repeat(4, node), Workers: hosts.Repeat(4, node), Hosts: f.net.Hosts(),
-				Env: []string{fmt.Sprint("PEER_TIMEOUT=", int(within.Seconds()))}}, within)
+			r := f.start(hosts.Job{Scheduler: node, Servers: hosts.Repeat(4, node), Workers: hosts.Repeat(4, node), Hosts: f.net.Hosts(),
+				Env: []string{fmt.Sprint("PEER_TIMEOUT=", int(mayTake.Seconds()))}})
 			r.training()
 			for i := range restarts {
 				s := f.sidecars[i%len(f.sidecars)]
@@ -75,9 +75,7 @@ func TestServersThatCount(t *testing.T) {
 			if waited == 0 && restarts == 0 {
 				t.Error("nothing waited when the proxies were killed")
 			}
-			if err := os.WriteFile(hold, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(hold, nil, 0o600))
 			if <-r.ended; r.err != nil {
 				t.Fatalf("%v\n%s", r.err, r.stderr())
 			}

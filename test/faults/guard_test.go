@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Two jobs with displaced keys run one after the other in one cgroup. The one that
@@ -79,15 +80,9 @@ func ended(s *service) func() error {
 // counted them.
 func (f *fleet) connects(s *sidecar) map[redirect.Class]uint64 {
 	f.t.Helper()
-	r, err := redirect.Open(redirect.Options{Dir: s.pins})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	r := require.Value(redirect.Open(redirect.Options{Dir: s.pins}))(f.t)
 	defer r.Close()
-	counts, err := r.Counts()
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	counts := require.Value(r.Counts())(f.t)
 	sums := map[redirect.Class]uint64{}
 	for i, n := range counts {
 		sums[redirect.Reason(i).Class()] += n

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
 
+	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -31,8 +33,9 @@ func TestHandedOver(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second, proxyArgs: c.args})
-			r := f.startFor(f.unending(f.counting(50)), 3*time.Minute)
+			r := f.start(f.unending(f.counting(50)))
 			r.training()
+			f.allUsed()
 			before := f.redirected()
 			for _, s := range f.sidecars {
 				f.replace(s, s.proxy)
@@ -58,12 +61,10 @@ func TestHandedOver(t *testing.T) {
 // withTLS returns the flags of proxies with mutual TLS in the mesh.
 func withTLS(t *testing.T) []string {
 	t.Helper()
-	issued := require.NewAuthority(t, "mesh").Issue(t, t.TempDir(), "proxy.mesh", time.Now().Add(time.Hour))
+	issued := certs.NewAuthority(t, "mesh").Issue(t, t.TempDir(), "proxy.mesh", time.Now().Add(time.Hour))
 	dir := folder(t) // the proxies are nobody
 	for from, to := range map[string]string{issued.Cert: "cert", issued.Key: "key", issued.CA: "ca"} {
-		if err := publish(from, filepath.Join(dir, to)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, publish(from, filepath.Join(dir, to)))
 	}
 	return []string{"--tls-cert", filepath.Join(dir, "cert"), "--tls-key", filepath.Join(dir, "key"), "--tls-ca", filepath.Join(dir, "ca"), "--tls-peer", "*.mesh"}
 }
@@ -79,6 +80,7 @@ func TestHandedOverUnderAThreshold(t *testing.T) {
 	want := direct(t, counting)
 	r := f.start(counting)
 	r.training()
+	f.allUsed()
 	before := f.redirected()
 	for _, s := range f.sidecars {
 		f.waits(s)
@@ -108,13 +110,35 @@ func TestHandedOverUnderAThreshold(t *testing.T) {
 func (f *fleet) redirected() (n float64) {
 	f.t.Helper()
 	for _, s := range f.sidecars {
-		m, err := s.host.Metric(agentHTTP, `psidecar_intercept_events_total{class="redirected",reason="redirected"}`)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		m, err := hoststest.Metric(s.host, agentHTTP, `psidecar_intercept_events_total{class="redirected",reason="redirected"}`)
+		require.NoError(f.t, err)
 		n += m
 	}
 	return n
+}
+
+// allUsed waits until every server has sent to every worker, and the reverse: no connection is made
+// later.
+func (f *fleet) allUsed() {
+	f.t.Helper()
+	for i, s := range f.sidecars {
+		f.await("all connections from "+s.host.Name+" to be used", func() error {
+			want := 2 * (4 + 1) // a server's and a worker's, to four of each other and the scheduler
+			if i == 0 {
+				want += 8 // the scheduler's
+			}
+			used := 0
+			for _, c := range f.state(s).Connections {
+				if c.ToFar.Messages > 0 {
+					used++
+				}
+			}
+			if used < want {
+				return fmt.Errorf("%d are, want %d", used, want)
+			}
+			return nil
+		})
+	}
 }
 
 // tookAll waits until a proxy goes on with all that the one before it left.
@@ -141,9 +165,7 @@ func (f *fleet) replaceAll() {
 	}
 	var ending sync.WaitGroup
 	for i, s := range f.sidecars {
-		if err := s.proxy.signal(syscall.SIGTERM); err != nil {
-			f.t.Fatal(err)
-		}
+		require.NoError(f.t, s.proxy.signal(syscall.SIGTERM))
 		ending.Go(func() { <-all[i].Done() })
 	}
 	ending.Wait()
@@ -158,18 +180,14 @@ func (f *fleet) replaceAll() {
 func TestHandedOverWhileTheAgentEnds(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second})
-	r := f.startFor(f.unending(f.counting(50)), 3*time.Minute)
+	r := f.start(f.unending(f.counting(50)))
 	r.training()
 	for _, s := range f.sidecars {
 		s.proxy.StayAway(true)
 		agent, proxy := s.agent.Current(), s.proxy.Current()
-		if err := s.proxy.signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.proxy.signal(syscall.SIGTERM))
 		<-proxy.Done()
-		if err := s.agent.signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.agent.signal(syscall.SIGTERM))
 		s.proxy.StayAway(false)
 		f.await("the next agent and proxy on "+s.host.Name, func() error {
 			return errors.Join(s.agent.runs(agent), s.proxy.runs(proxy))

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // most is how many are killed: where processes take longer to start than from kill
@@ -46,22 +48,6 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Everything is killed at once, in the middle of several jobs: connections that
-// were made meanwhile go direct, and stay so until the job ends.
-func TestEverythingKilledAtOnce(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, config{})
-	for range 3 {
-		r := f.start(f.counting(150, resending...))
-		r.training()
-		for _, v := range f.everything() {
-			v.kill()
-		}
-		r.exact()
-		f.asBefore()
-	}
-}
-
 // asBefore checks that all works as before: a job runs through the proxies, the
 // agents see where its messages were to go, and nothing is left of it.
 func (f *fleet) asBefore() {
@@ -72,7 +58,7 @@ func (f *fleet) asBefore() {
 	f.start(f.counting(20, resending...)).exact()
 	for _, s := range f.sidecars {
 		f.await("the agent on "+s.host.Name+" to see what left it", func() error {
-			n, err := s.host.Metric(agentHTTP, `psidecar_left_host_bytes_total{job="`+f.net.Host(0).Address(9091)+`"}`)
+			n, err := hoststest.Metric(s.host, agentHTTP, `psidecar_left_host_bytes_total{job="`+f.net.Host(0).Address(9091)+`"}`)
 			if err == nil && n == 0 {
 				err = errors.New("nothing")
 			}

@@ -43,7 +43,7 @@ listen all
 	var services []*service
 	for _, h := range n.Hosts() {
 		redirectTo(t, h, filepath.Join(bpffs, h.Name))
-		s := &service{Service: hosts.Service{Group: "relay", Host: h, Command: func() (*exec.Cmd, error) {
+		s := &service{Service: hoststest.Service{Group: "relay", Host: h, Command: func() (*exec.Cmd, error) {
 			return hoststest.Task("relay", require.Program(t, "haproxy"), relay), nil
 		}}}
 		s.run(t)
@@ -63,10 +63,7 @@ listen all
 // relay's port.
 func redirectTo(t *testing.T, h *hosts.Host, pins string) {
 	t.Helper()
-	r, err := redirect.Open(redirect.Options{Dir: pins})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(redirect.Open(redirect.Options{Dir: pins}))(t)
 	t.Cleanup(func() {
 		r.Close()
 		if _, err := redirect.Unload(pins); err != nil {
@@ -78,14 +75,9 @@ func redirectTo(t *testing.T, h *hosts.Host, pins string) {
 	if err1 != nil || err2 != nil {
 		t.Fatal(err1, err2)
 	}
-	id, err := r.Attach(job, redirect.Policy{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.AttachProxy(relay); err != nil {
-		t.Fatal(err)
-	}
-	err = h.Do(func() error {
+	id := require.Value(r.Attach(job, redirect.Policy{}))(t)
+	require.NoError(t, r.AttachProxy(relay))
+	err := h.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 		if err != nil {
 			return err
@@ -97,9 +89,7 @@ func redirectTo(t *testing.T, h *hosts.Host, pins string) {
 		}
 		return r.SetListener(cookie, id, redirect.Ports{IPv4: relayPort})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // relayTask opens the listener that connects are redirected to and becomes haproxy,

@@ -69,9 +69,7 @@ func lapFile(t *testing.T) (file string) {
 		all = binary.NativeEndian.AppendUint64(all, key)
 	}
 	file = filepath.Join(folder(t), "keys")
-	if err := os.WriteFile(file, all, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, all, 0o644))
 	return file
 }
 
@@ -172,9 +170,7 @@ func (m *measurement) round(n int) {
 	defer cancel()
 	for _, h := range m.hosts {
 		rate := uint64(100e6)
-		if err := h.SetRate(rate); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, h.SetRate(rate))
 	}
 	m.rounds++
 	var all []*trial
@@ -239,10 +235,7 @@ func (m *measurement) start(ctx context.Context, i int) *trial {
 			"--count-compute", pause.String())
 	}
 	j := hosts.Job{Scheduler: node, Servers: hosts.Repeat(2, node), Workers: hosts.Repeat(2, worker), Hosts: m.hosts, Env: env, Port: 9100 + i}
-	var err error
-	if x.Running, err = j.Start(ctx); err != nil {
-		m.t.Fatal(err)
-	}
+	x.Running = require.Value(j.Start(ctx))(m.t)
 	go func() { defer close(x.over); x.Wait() }()
 	return x
 }

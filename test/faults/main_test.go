@@ -44,23 +44,13 @@ func build(t *testing.T) programs {
 	require.Root(t)
 	require.BPF(t)
 	buildOnce.Do(func() {
-		dir, err := os.MkdirTemp("", "psd-faults-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		dir := require.Value(os.MkdirTemp("", "psd-faults-"))(t)
 		built.folder = dir
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Chmod(dir, 0o755))
 		for name, path := range map[string]*string{"psidecar": &built.psidecar, "psjob": &built.psjob} {
 			*path = filepath.Join(dir, name)
-			program, err := os.ReadFile(hoststest.BuildJob(t, "cmd/"+name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(*path, program, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			program := require.Value(os.ReadFile(hoststest.BuildJob(t, "cmd/"+name)))(t)
+			require.NoError(t, os.WriteFile(*path, program, 0o755))
 		}
 	})
 	if built.psjob == "" {
@@ -73,13 +63,8 @@ func build(t *testing.T) programs {
 // package.
 func folder(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "psd-faults-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := require.Value(os.MkdirTemp("", "psd-faults-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(dir, 0o755))
 	return dir
 }

@@ -9,22 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // chartLimits returns the memory that the chart gives each service.
 func chartLimits(t *testing.T) map[string]int64 {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "chart", "values.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile(filepath.Join("..", "..", "deploy", "chart", "values.yaml")))(t)
 	type part struct {
 		Resources struct{ Limits struct{ Memory string } }
 	}
 	var values struct{ Agent, Proxy, Planner part }
-	if err := yaml.Unmarshal(text, &values); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal(text, &values))
 	limits := map[string]int64{}
 	for name, p := range map[string]part{"agent": values.Agent, "proxy": values.Proxy, "planner": values.Planner} {
 		q, err := resource.ParseQuantity(p.Resources.Limits.Memory)
@@ -37,16 +34,13 @@ func chartLimits(t *testing.T) map[string]int64 {
 }
 
 // limitMemory limits the memory of a service, where there is a limit.
-func (f *fleet) limitMemory(name string, h *hosts.Host) *hosts.MemoryGroup {
+func (f *fleet) limitMemory(name string, h *hosts.Host) *hoststest.MemoryGroup {
 	f.t.Helper()
 	limit := f.config.memory[name]
 	if limit == 0 {
 		return nil
 	}
-	g, err := h.LimitMemory(name, limit)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	g := require.Value(hoststest.LimitMemory(f.t, h, name, limit))(f.t)
 	return g
 }
 
@@ -56,10 +50,7 @@ func (f *fleet) withinLimits(before map[*service]int) {
 	f.t.Helper()
 	for _, s := range f.everything() {
 		limit := f.config.memory[s.Group]
-		peak, err := s.memory.Peak()
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		peak := require.Value(s.memory.Peak())(f.t)
 		own := int64(s.peak(f.t))
 		f.t.Logf("%v held %d MiB, with what the kernel keeps for it %d of %d", s, own>>20, peak>>20, limit>>20)
 		if most := max(own, peak); most > limit {

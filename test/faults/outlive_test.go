@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // A job that repeats nothing goes on, and its sums are exact, while the proxies that
@@ -32,7 +34,7 @@ func TestOutlived(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(t, config{proxyArgs: append([]string{"--outlive"}, c.args...)})
-			r := f.startFor(f.counting(200), time.Minute)
+			r := f.start(f.counting(200))
 			r.training()
 			random := rand.New(rand.NewPCG(1, 2))
 			kills := 0
@@ -46,7 +48,7 @@ func TestOutlived(t *testing.T) {
 			}
 			f.await("nothing to be held", func() error {
 				for _, s := range f.sidecars {
-					if n, err := s.host.Metric(agentHTTP, "psidecar_intercept_kept_connections"); err != nil || n > 6 {
+					if n, err := hoststest.Metric(s.host, agentHTTP, "psidecar_intercept_kept_connections"); err != nil || n > 6 {
 						return fmt.Errorf("%v held on %s, %v", n, s.host.Name, err)
 					}
 				}

@@ -5,6 +5,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A proxy is stopped for some 16 seconds. Connections that it carries wait for it,
@@ -17,9 +20,7 @@ func TestProxyPaused(t *testing.T) {
 	stuck := f.sidecars[1]
 	r := f.start(f.counting(200, resending...))
 	r.training()
-	if err := stuck.proxy.signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, stuck.proxy.signal(syscall.SIGSTOP))
 	began := time.Now()
 	resume := time.AfterFunc(time.Minute, func() { stuck.proxy.signal(syscall.SIGCONT) })
 	defer resume.Stop()
@@ -33,13 +34,11 @@ func TestProxyPaused(t *testing.T) {
 	if !resume.Stop() {
 		t.Error("the second job ended only when the proxy went on")
 	}
-	if n, err := stuck.host.Metric(agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 0 {
+	if n, err := hoststest.Metric(stuck.host, agentHTTP, "psidecar_intercept_proxies"); err != nil || n != 0 {
 		t.Errorf("the agent counts %v proxies that are not stuck, %v", n, err)
 	}
 	time.Sleep(max(0, 10*time.Second-time.Since(began)))
-	if err := stuck.proxy.signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, stuck.proxy.signal(syscall.SIGCONT))
 	if longest := longestStep(r.exact()); longest < 9 {
 		t.Errorf("the longest step took %v s, want 10", longest)
 	}
@@ -58,13 +57,11 @@ func TestAHangingProxyIsReplaced(t *testing.T) {
 	r := f.start(f.counting(200, resending...))
 	r.training()
 	old := stuck.proxy.Current()
-	if err := stuck.proxy.signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, stuck.proxy.signal(syscall.SIGSTOP))
 	began := time.Now()
 	f.await("the stopped "+stuck.proxy.String()+" to be ended", func() error { return stuck.proxy.runs(old) })
 	t.Logf("ended and replaced after %v", time.Since(began).Round(10*time.Millisecond))
-	if n, err := stuck.host.Metric(agentHTTP, `psidecar_intercept_hung_proxies_total{result="ended"}`); err != nil || n != 1 {
+	if n, err := hoststest.Metric(stuck.host, agentHTTP, `psidecar_intercept_hung_proxies_total{result="ended"}`); err != nil || n != 1 {
 		t.Errorf("the agent counts %v proxies that it ended, %v", n, err)
 	}
 	r.exact()
@@ -88,7 +85,7 @@ func TestFewDescriptors(t *testing.T) {
 	greedy()
 	for _, s := range f.sidecars {
 		f.await("the agent on "+s.host.Name+" to count direct connects", func() error {
-			n, err := s.host.Metric(agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
+			n, err := hoststest.Metric(s.host, agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
 			if err == nil && n == 0 {
 				err = errors.New("none")
 			}
@@ -98,7 +95,7 @@ func TestFewDescriptors(t *testing.T) {
 	f.settled()
 	for _, s := range f.sidecars { // room again
 		f.ready(s)
-		if n, err := s.host.Metric(agentHTTP, "psidecar_intercept_full"); err != nil || n != 0 {
+		if n, err := hoststest.Metric(s.host, agentHTTP, "psidecar_intercept_full"); err != nil || n != 0 {
 			t.Errorf("full is %v on %s, %v", n, s.host.Name, err)
 		}
 	}

@@ -9,30 +9,8 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
-
-// Proxies are replaced in order, host after host, while the job trains. It does
-// not repeat anything: no message may be lost with libzmq's sockets. With
-// psjob's own, and with agents too, it is TestUpgrade.
-func TestProxiesReplaced(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, config{grace: 10 * time.Second, keep: 15 * time.Second})
-	r := f.start(f.peers())
-	r.training()
-	for i, s := range f.sidecars {
-		if r.over() && i > 1 {
-			break // on a busy machine
-		}
-		f.replace(s, s.proxy)
-		r.through(s) // it has met the proxies of the other hosts
-		f.inOrder(s)
-	}
-	f.allLinked()
-	if <-r.ended; r.err != nil {
-		t.Fatal(r.err)
-	}
-	f.asBefore()
-}
 
 // inOrder checks that no proxy of a host that was replaced has reset connections
 // because they did not come to rest.
@@ -87,9 +65,7 @@ func (f *fleet) replace(s *sidecar, which *service) {
 	f.t.Helper()
 	old := which.Current()
 	began := time.Now()
-	if err := which.signal(syscall.SIGTERM); err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, which.signal(syscall.SIGTERM))
 	<-old.Done()
 	took := time.Since(began)
 	f.await("the next "+which.String(), func() error { return which.runs(old) })
@@ -105,9 +81,7 @@ func TestConnectsWaitForTheNextProxy(t *testing.T) {
 	for _, p := range f.proxies() {
 		p.StayAway(true)
 		old := p.Current()
-		if err := p.signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.signal(syscall.SIGTERM))
 		<-old.Done()
 	}
 	began := time.Now()
@@ -120,7 +94,7 @@ func TestConnectsWaitForTheNextProxy(t *testing.T) {
 	r.training()
 	r.exact()
 	for _, s := range f.sidecars {
-		n, err := s.host.Metric(agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
+		n, err := hoststest.Metric(s.host, agentHTTP, `psidecar_intercept_events_total{class="direct",reason="no_listener"}`)
 		if err != nil || n > 0 {
 			t.Errorf("%v connects on %s went direct while the proxy was away for %v, %v", n, s.host.Name, away, err)
 		}

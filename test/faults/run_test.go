@@ -11,6 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // counting is a job of one server and one worker a host that counts, at most a
@@ -44,15 +45,12 @@ type run struct {
 	err   error
 }
 
-// start starts a job that has five minutes.
+// mayTake ends a job that hangs.
+const mayTake = 15 * time.Minute
+
 func (f *fleet) start(j hosts.Job) *run {
 	f.t.Helper()
-	return f.startFor(j, 5*time.Minute)
-}
-
-func (f *fleet) startFor(j hosts.Job, within time.Duration) *run {
-	f.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), mayTake)
 	running, err := j.Start(ctx)
 	if err != nil {
 		cancel()
@@ -121,9 +119,7 @@ func (r *run) finish() {
 	t := r.f.t
 	t.Helper()
 	if r.while != "" {
-		if err := os.Remove(r.while); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Remove(r.while))
 		r.while = ""
 	}
 	<-r.ended

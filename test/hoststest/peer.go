@@ -132,7 +132,7 @@ func build(make, dir string) error {
 	return err
 }
 
-// ReadAccess reads the file that a worker writes for --access.
+// ReadAccess reads the file that a worker writes for --access, or psjob's for --access-log.
 func ReadAccess(path string) (map[uint64]PeerAccess, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -142,6 +142,9 @@ func ReadAccess(path string) (map[uint64]PeerAccess, error) {
 	keys := make(map[uint64]PeerAccess)
 	lines := bufio.NewScanner(f)
 	for n := 1; lines.Scan(); n++ {
+		if strings.HasPrefix(lines.Text(), "#") {
+			continue
+		}
 		var key uint64
 		var a PeerAccess
 		if _, err := fmt.Sscan(lines.Text(), &key, &a.Pushes, &a.PushBytes, &a.Pulls, &a.PullBytes); err != nil {

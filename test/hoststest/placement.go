@@ -7,20 +7,15 @@ import (
 
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // JobKeys returns psjob's keys of the ids from 0 on, in ascending order.
 func JobKeys(t testing.TB, ids int) (all []uint64) {
 	t.Helper()
-	m, err := dataset.ParseKeyMap("spread") // psjob's default
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := require.Value(dataset.ParseKeyMap("spread"))(t) // psjob's default
 	for id := range ids {
-		key, err := m.Key(uint64(id))
-		if err != nil {
-			t.Fatal(err)
-		}
+		key := require.Value(m.Key(uint64(id)))(t)
 		all = append(all, key)
 	}
 	slices.Sort(all)
@@ -33,8 +28,6 @@ func WritePlacement(t testing.TB, dir string, servers []int, keys []uint64, owne
 	t.Helper()
 	run := plan.PlacedRun{First: keys[0], Last: keys[len(keys)-1], Keys: keys, Owners: owners}
 	file = filepath.Join(dir, "placement.json")
-	if err := plan.WritePlacementFile(file, &plan.Placement{K: len(servers), Server: servers, Runs: []plan.PlacedRun{run}}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, plan.WritePlacementFile(file, &plan.Placement{K: len(servers), Server: servers, Runs: []plan.PlacedRun{run}}))
 	return file
 }

@@ -14,12 +14,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 const module = "github.com/psidecar/psidecar/"
 
 // wire is what a job's bytes are read with: it knows nothing else of ours.
-var wire = []string{"proxy/pslite", "proxy/pslite/capture", "proxy/zmtp"}
+var wire = []string{"internal/wire/..."}
 
 // api is how agent, proxy and planner talk to each other.
 var api = []string{"planner/api", "planner/api/measure"}
@@ -27,48 +29,37 @@ var api = []string{"planner/api", "planner/api/measure"}
 // allowed is what packages may import of other areas than their own. The longest
 // folder that a package is in counts; "x/..." is x and all below it.
 var allowed = map[string][]string{
-	"bpf":          {},
-	"proxy/pslite": wire, "proxy/zmtp": {},
+	"bpf":                  {},
+	"internal/wire/pslite": wire, "internal/wire/zmtp": {},
 	"internal": append([]string{
 		"proxy/relay", // handshake resets connections
 	}, api...),
 	"internal/demo": {
-		"internal/...", "page",
+		"internal/...",
 		"planner/dataset",    // data to train on
 		"proxy/codec/values", // rules of the last phase
 	},
-	"page": append([]string{
-		"internal/handshake", "internal/health",
-		"planner/plan", // which server a key is at home with
-	}, api...),
-	"planner/api": api,
-	"planner": {
-		"internal/...", "page/...",
-		"proxy/pslite", // names of nodes
-	},
+	"internal/page": append([]string{"internal/chart", "internal/handshake", "internal/health", "internal/wire/pslite"}, api...),
+	"planner/api":   api,
+	"planner":       {"internal/..."},
 	"agent": slices.Concat([]string{
-		"bpf/...", "internal/...", "page/...",
+		"bpf/...", "internal/...",
 		"proxy/handover", "proxy/reason", // listeners for the proxy
-	}, api, wire),
+	}, api),
 	"proxy": append([]string{
 		"internal/...",
 		"planner/plan", // where keys are, and into how many parts large values go
 	}, api...),
-	"client": append([]string{
+	"internal/client": append([]string{
 		"bpf", // what a host lacks, for a bundle
-		"internal/...", "page/...",
+		"internal/...",
 		"planner/fleet",      // what a trial of codecs comes to
 		"planner/plan",       // runs
 		"proxy/codec/values", // rules are given
 	}, api...),
-	"client/loadtest": append([]string{
-		"agent/report", // of agents that are played
-		"internal/...",
-		"planner/plan", // a run's name
-	}, api...),
 	"deploy": {},
-	"cmd":    {"agent/...", "bpf/...", "client/...", "internal/...", "page/...", "planner/...", "proxy/..."},
-	"test":   {"agent/...", "bpf/...", "client/...", "cmd/...", "deploy/...", "internal/...", "page/...", "planner/...", "proxy/..."},
+	"cmd":    {"agent/...", "bpf/...", "internal/...", "planner/...", "proxy/..."},
+	"test":   {"agent/...", "bpf/...", "cmd/...", "deploy/...", "internal/...", "planner/...", "proxy/..."},
 }
 
 // areaOf returns the key of allowed that rules a package.
@@ -144,9 +135,7 @@ func violations(root string) (all []string, files int, err error) {
 
 func TestImportsGoOneWay(t *testing.T) {
 	all, files, err := violations("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if files < 500 {
 		t.Fatalf("only %d files were looked at", files)
 	}
@@ -165,8 +154,8 @@ func TestViolationsAreFound(t *testing.T) {
 		"an agent the planner's API":     {"agent/x.go", "planner/api", false},
 		"the planner its own API":        {"planner/x.go", "planner/api", false},
 		"the API the planner":            {"planner/api/x.go", "planner/plans", true},
-		"a proxy the wire":               {"proxy/x/x.go", "proxy/pslite", false},
-		"the wire a proxy":               {"proxy/pslite/x.go", "proxy/relay", true},
+		"a proxy the wire":               {"proxy/x/x.go", "internal/wire/pslite", false},
+		"the wire a proxy":               {"internal/wire/pslite/x.go", "proxy/relay", true},
 		"a product package the tests'":   {"internal/x.go", "test/require", true},
 		"a command the tests'":           {"cmd/psidecar/x.go", "test/hoststest", true},
 		"a test the tests'":              {"internal/x_test.go", "test/require", false},
@@ -179,12 +168,8 @@ func TestViolationsAreFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			file := filepath.Join(root, tc.file)
-			if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(file, fmt.Appendf(nil, "package x\n\nimport _ %q\n", module+tc.imports), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
+			require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "package x\n\nimport _ %q\n", module+tc.imports), 0o600))
 			all, files, err := violations(root)
 			if err != nil || files != 1 || (len(all) == 1) != tc.found {
 				t.Errorf("found %q in %d files, %v", all, files, err)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // maxTypes is how many types may have a method of one name. A name on more of them
@@ -71,10 +73,7 @@ func receiver(e ast.Expr) string {
 }
 
 func TestMethodNamesSayWhatTheyDo(t *testing.T) {
-	all, err := methodTypes("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := require.Value(methodTypes("../.."))(t)
 	if len(all["String"]) < 20 {
 		t.Fatalf("only %d types with String were found", len(all["String"]))
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -48,10 +48,7 @@ type Trial struct {
 // A job of a fork ends with sidecars as it does without, with every set of flags.
 func TestForks(t *testing.T) {
 	folder := require.Asked(t, "PSLITE_FORKS", "a folder with programs of PS-lite's forks and a jobs.json that lists jobs of theirs")
-	list, err := os.ReadFile(filepath.Join(folder, "jobs.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := require.Value(os.ReadFile(filepath.Join(folder, "jobs.json")))(t)
 	var trials []Trial
 	if err := json.Unmarshal(list, &trials); err != nil {
 		t.Fatalf("jobs.json: %v", err)
@@ -210,7 +207,7 @@ func (x Trial) run(t *testing.T, net *hosts.Net) {
 }
 
 // forkPatience is how long a job may take.
-const forkPatience = 2 * time.Minute
+const forkPatience = 10 * time.Minute
 
 func (x Trial) try(ctx context.Context, j hosts.Job) error {
 	ctx, cancel := context.WithTimeout(ctx, forkPatience)

@@ -20,6 +20,7 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,10 +40,7 @@ var (
 // run runs the job at the place, and fails the test with it.
 func run(t testing.TB, at place, j hosts.Job) *hosts.Running {
 	t.Helper()
-	r, err := try(t, at, j)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(try(t, at, j))(t)
 	return r
 }
 
@@ -53,7 +51,7 @@ func try(t testing.TB, at place, j hosts.Job) (*hosts.Running, error) {
 		j.Hosts = hoststest.New(t, hosts.Config{Hosts: at.hosts}).Hosts()
 	}
 	j.IPv6 = at.ipv6
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	return j.Run(ctx)
 }
@@ -155,10 +153,7 @@ func TestPeerSaysWhatItAccessed(t *testing.T) {
 	}
 	r := run(t, loopback, hosts.Job{Scheduler: hosts.Program{program}, Servers: hosts.Repeat(1, hosts.Program{program}), Workers: workers})
 	for i, w := range peerWorkers(t, r.Workers) {
-		got, err := hoststest.ReadAccess(filepath.Join(dir, fmt.Sprint(i)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := require.Value(hoststest.ReadAccess(filepath.Join(dir, fmt.Sprint(i))))(t)
 		if len(got) != 10 {
 			t.Errorf("worker %d: %d keys, want 10", i, len(got))
 		}
@@ -188,11 +183,8 @@ func TestPeerNamesWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			worker := append(hosts.Program{program}, test.args...)
-			r, err := hosts.Job{Scheduler: hosts.Program{program}, Servers: hosts.Repeat(1, hosts.Program{program}),
-				Workers: []hosts.Program{worker}, Env: test.env}.Start(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := require.Value(hosts.Job{Scheduler: hosts.Program{program}, Servers: hosts.Repeat(1, hosts.Program{program}),
+				Workers: []hosts.Program{worker}, Env: test.env}.Start(t.Context()))(t)
 			if err := r.Wait(); err == nil {
 				t.Fatal("no error")
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // psjobWorker is what the tests read of a worker's report; it has compared the
@@ -168,9 +169,7 @@ func TestPsjobRepeatsWhatIsLost(t *testing.T) {
 	dropped := 0
 	for _, n := range slices.Concat(r.Servers, r.Workers) {
 		var report struct{ Statistics struct{ Dropped int } }
-		if err := json.Unmarshal(n.Stdout.Bytes(), &report); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(n.Stdout.Bytes(), &report))
 		dropped += report.Statistics.Dropped
 	}
 	if dropped == 0 {

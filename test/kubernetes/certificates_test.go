@@ -11,6 +11,9 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 )
 
 // TestNothingIsOpenByItself: the chart has certificates, or is told to do
@@ -28,7 +31,7 @@ func TestNothingIsOpenByItself(t *testing.T) {
 		values map[string]any
 		want   string // in the error; empty: it renders
 	}{
-		"nothing said":              {nil, "planner.enabled needs certificates"},
+		"nothing said":              {nil, ""}, // a Job makes them: TestRenderedCertificates
 		"agents alone":              {map[string]any{"planner": map[string]any{"enabled": false}}, ""},
 		"insecure":                  {map[string]any{"tls": plain}, ""},
 		"one Secret":                {map[string]any{"proxy": proxy, "tls": map[string]any{"secretName": "all"}}, ""},
@@ -89,5 +92,71 @@ func TestCertificatesByPart(t *testing.T) {
 	}
 	if got := slices.Sorted(maps.Keys(mounted)); !slices.Equal(got, []string{"DaemonSet psidecar-tls-agent", "DaemonSet psidecar-tls-proxy", "Deployment psidecar-tls-planner"}) {
 		t.Errorf("mounted are %v", got)
+	}
+}
+
+// TestRenderedCertificates: without certificates of the user's a hook makes them before
+// anything mounts them, and a CronJob of the same commands renews them, with no rights but to
+// the Secrets that the pods mount.
+func TestRenderedCertificates(t *testing.T) {
+	whole, err := renderFor("watching", nil, proxied())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := release{t, whole}
+	_, pods := r.pods()
+	mounted := map[string]bool{}
+	for _, p := range pods {
+		for _, v := range p.Spec.Volumes {
+			if v.Secret != nil {
+				mounted[v.Secret.SecretName] = true
+			}
+		}
+	}
+	if want := []string{"psidecar-tls-agent", "psidecar-tls-planner", "psidecar-tls-proxy"}; !slices.Equal(slices.Sorted(maps.Keys(mounted)), want) {
+		t.Errorf("the pods mount %v, want %q", mounted, want)
+	}
+	var hook batchv1.Job
+	r.read("Job", "psidecar-certs-hook", &hook)
+	var renewal batchv1.CronJob
+	r.read("CronJob", "psidecar-certs", &renewal)
+	if hook.Annotations["helm.sh/hook"] != "pre-install,pre-upgrade" {
+		t.Errorf("the Job's annotations are %v", hook.Annotations)
+	}
+	for account, pod := range map[string]corev1.PodSpec{"psidecar-certs-hook": hook.Spec.Template.Spec, "psidecar-certs": renewal.Spec.JobTemplate.Spec.Template.Spec} {
+		made := map[string]bool{}
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			if c.Args[0] != "certs" || !slices.Contains(c.Args, "--ca-secret=psidecar-tls-ca") || !*c.SecurityContext.ReadOnlyRootFilesystem {
+				t.Errorf("%s: %s runs %q", account, c.Name, c.Args)
+			}
+			for _, arg := range c.Args {
+				if name, ok := strings.CutPrefix(arg, "--secret="); ok {
+					made[name] = true
+				}
+			}
+		}
+		if !maps.Equal(made, mounted) {
+			t.Errorf("%s makes %v, the pods mount %v", account, made, mounted)
+		}
+		if pod.ServiceAccountName != account {
+			t.Errorf("%s runs as %s", account, pod.ServiceAccountName)
+		}
+		var role rbacv1.Role
+		r.read("Role", account, &role)
+		for _, rule := range role.Rules {
+			if !slices.Equal(rule.Resources, []string{"secrets"}) || len(rule.ResourceNames) == 0 && !slices.Equal(rule.Verbs, []string{"create"}) {
+				t.Errorf("%s may %v", account, rule)
+			}
+		}
+	}
+	for name, values := range map[string]map[string]any{"without TLS": {"tls": plain}, "with Secrets of the user's": {"tls": map[string]any{"secretName": "mine"}},
+		"agents alone": {"planner": map[string]any{"enabled": false}}} {
+		objects, err := renderFor("watching", nil, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if made := (release{t, objects}).names("CronJob"); len(made) > 0 {
+			t.Errorf("%s: %q", name, made)
+		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"helm.sh/helm/v3/pkg/lint/support"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -53,7 +52,7 @@ func (r release) read(kind, name string, into any) {
 	r.t.Fatalf("no %s is called %s; there are %q", kind, name, r.names(kind))
 }
 
-// pods are the pods' templates of agents and proxies, and of planners.
+// pods are the pods' templates of agents and proxies, and of the planner.
 func (r release) pods() (set appsv1.DaemonSet, pods map[string]corev1.PodTemplateSpec) {
 	r.t.Helper()
 	var planner appsv1.Deployment
@@ -186,33 +185,6 @@ func TestRenderedPods(t *testing.T) {
 	}
 }
 
-// TestRenderedConfigMaps: rules and a placement come to the proxies as files, under
-// the names that their flags have.
-func TestRenderedConfigMaps(t *testing.T) {
-	r := rendered(t, map[string]any{"tls": plain, "proxy": map[string]any{"enabled": true}, "placementConfigMap": "keys",
-		"rules": []any{map[string]any{"job": "ads/ctr", "keys": "0-999", "threshold": 0.9}}})
-	_, pods := r.pods()
-	proxy := containers(pods)["proxy"]
-	for _, f := range []struct{ flag, configMap, folder string }{
-		{"--config=/etc/psidecar/rules/config.yaml", "psidecar-rules", "/etc/psidecar/rules"},
-		{"--placement=/etc/psidecar/placement/placement.json", "keys", "/etc/psidecar/placement"},
-	} {
-		mounted := slices.ContainsFunc(proxy.VolumeMounts, func(m corev1.VolumeMount) bool {
-			return m.MountPath == f.folder && slices.ContainsFunc(pods["agent"].Spec.Volumes, func(v corev1.Volume) bool {
-				return v.Name == m.Name && v.ConfigMap != nil && v.ConfigMap.Name == f.configMap
-			})
-		})
-		if !mounted || !slices.Contains(proxy.Args, f.flag) {
-			t.Errorf("the proxy lacks %s, or the ConfigMap %s at %s: %v %v", f.flag, f.configMap, f.folder, proxy.Args, proxy.VolumeMounts)
-		}
-	}
-	var rules corev1.ConfigMap
-	r.read("ConfigMap", "psidecar-rules", &rules)
-	if text := rules.Data["config.yaml"]; !strings.Contains(text, "codec-rules:") || !strings.Contains(text, "job: ads/ctr") || !strings.Contains(text, "threshold: 0.9") {
-		t.Errorf("the rules are\n%s", text)
-	}
-}
-
 // TestRenderedHelmTest: the pod of helm test asks what the release has, by names and
 // ports that its Services have, and may do nothing in the cluster.
 func TestRenderedHelmTest(t *testing.T) {
@@ -261,128 +233,34 @@ func TestRenderedHelmTest(t *testing.T) {
 	}
 }
 
-// TestRenderedAccounts: accounts that are there are used and bound, and not made.
-func TestRenderedAccounts(t *testing.T) {
-	r := rendered(t, map[string]any{"tls": plain, "serviceAccount": map[string]any{"create": false, "names": map[string]any{"agent": "watcher", "planner": "keeper"}}})
-	if got := r.names("ServiceAccount"); len(got) > 0 {
-		t.Errorf("made are %q", got)
-	}
-	_, pods := r.pods()
-	var cluster rbacv1.ClusterRoleBinding
-	var role rbacv1.RoleBinding
-	r.read("ClusterRoleBinding", "psidecar-agent", &cluster)
-	r.read("RoleBinding", "psidecar-planner", &role)
-	for _, x := range []struct {
-		part, want string
-		bound      []rbacv1.Subject
-	}{{"agent", "watcher", cluster.Subjects}, {"planner", "keeper", role.Subjects}} {
-		if got := pods[x.part].Spec.ServiceAccountName; got != x.want || len(x.bound) != 1 || x.bound[0].Name != x.want {
-			t.Errorf("%s runs as %q, and the rights are those of %v; want %s", x.part, got, x.bound, x.want)
+// TestRenderedStore: one planner at a time has the store, which is on a volume where the values ask
+// for one.
+func TestRenderedStore(t *testing.T) {
+	for _, claimed := range []bool{false, true} {
+		r := rendered(t, map[string]any{"tls": plain, "planner": map[string]any{"volumeClaim": map[string]any{"enabled": claimed, "size": "2Gi", "storageClassName": "fast"}}})
+		var planner appsv1.Deployment
+		r.read("Deployment", "psidecar-planner", &planner)
+		if *planner.Spec.Replicas != 1 || planner.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType {
+			t.Errorf("%d planners are replaced by %s; want 1 by Recreate", *planner.Spec.Replicas, planner.Spec.Strategy.Type)
 		}
-	}
-	named := rendered(t, map[string]any{"tls": plain, "serviceAccount": map[string]any{"names": map[string]any{"agent": "watcher"}}})
-	if got, want := named.names("ServiceAccount"), []string{"psidecar-planner", "watcher"}; !slices.Equal(got, want) {
-		t.Errorf("with a name made are %q, want %q", got, want)
-	}
-}
-
-// TestRenderedOnOpenShift: there the agent's account may have what its pods ask for,
-// and the planner asks for no user or group.
-func TestRenderedOnOpenShift(t *testing.T) {
-	apis := []string{"security.openshift.io/v1"}
-	for _, tc := range []struct {
-		value string
-		apis  []string
-		want  bool
-	}{{"auto", apis, true}, {"auto", nil, false}, {"always", nil, true}, {"never", apis, false}} {
-		t.Run(fmt.Sprintf("%s,%d APIs", tc.value, len(tc.apis)), func(t *testing.T) {
-			objects, err := renderFor("watching", tc.apis, map[string]any{"tls": plain, "proxy": map[string]any{"enabled": true}, "openshift": tc.value})
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := release{t, objects}
-			_, pods := r.pods()
-			planner, agent := pods["planner"].Spec.SecurityContext, pods["agent"].Spec.SecurityContext
-			free := planner.RunAsUser == nil && planner.RunAsGroup == nil && planner.FSGroup == nil
-			if free != tc.want || !*planner.RunAsNonRoot {
-				t.Errorf("the planner is left free to have any user: %v, want %v", free, tc.want)
-			}
-			if kind := agent.SELinuxOptions; (kind != nil) != tc.want || kind != nil && kind.Type != "spc_t" {
-				t.Errorf("the agent's SELinux options are %v", kind)
-			}
-			if made := len(r.names("SecurityContextConstraints")) == 1; made != tc.want {
-				t.Fatalf("constraints are made: %v, want %v", made, tc.want)
-			}
-			if tc.want {
-				checkConstraints(t, r, pods["agent"].Spec)
-			}
-		})
-	}
-}
-
-func checkConstraints(t *testing.T, r release, pod corev1.PodSpec) {
-	t.Helper()
-	var c struct {
-		runtime.TypeMeta    `json:",inline"`
-		Users               []string            `json:"users"`
-		AllowedCapabilities []corev1.Capability `json:"allowedCapabilities"`
-		Volumes             []string            `json:"volumes"`
-	}
-	for _, o := range r.objects {
-		if o.GetKind() == "SecurityContextConstraints" {
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &c); err != nil {
-				t.Fatal(err)
-			}
+		pod := planner.Spec.Template.Spec
+		store := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "store" })
+		mount := slices.IndexFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "store" })
+		if store < 0 || mount < 0 || !slices.Contains(pod.Containers[0].Args, "--store="+pod.Containers[0].VolumeMounts[mount].MountPath+"/plans") {
+			t.Fatalf("the store is not on its volume: %v, %v, %v", pod.Containers[0].Args, pod.Containers[0].VolumeMounts, pod.Volumes)
 		}
-	}
-	if want := "system:serviceaccount:watching:" + pod.ServiceAccountName; !slices.Equal(c.Users, []string{want}) {
-		t.Errorf("the constraints are for %q, want %s", c.Users, want)
-	}
-	for _, container := range pod.Containers {
-		for _, capability := range container.SecurityContext.Capabilities.Add {
-			if !slices.Contains(c.AllowedCapabilities, capability) {
-				t.Errorf("%s asks for %s, which is not allowed", container.Name, capability)
-			}
+		claim := pod.Volumes[store].PersistentVolumeClaim
+		if claims := r.names("PersistentVolumeClaim"); (claim != nil) != claimed || (len(claims) == 1) != claimed || (pod.Volumes[store].EmptyDir == nil) != claimed {
+			t.Fatalf("with volumeClaim.enabled=%v the volume is %v, and the claims are %q", claimed, pod.Volumes[store], claims)
 		}
-	}
-	for _, v := range pod.Volumes {
-		if v.HostPath != nil && !slices.Contains(c.Volumes, "hostPath") {
-			t.Errorf("volume %s is a folder of the host, which is not allowed", v.Name)
+		if !claimed {
+			continue
 		}
-	}
-}
-
-// TestRenderedRefusals: values that contradict each other, or that clusters refuse,
-// are errors that say what to set.
-func TestRenderedRefusals(t *testing.T) {
-	account := func(create bool, agent, planner string) map[string]any {
-		return map[string]any{"tls": plain, "serviceAccount": map[string]any{"create": create, "names": map[string]any{"agent": agent, "planner": planner}}}
-	}
-	critical := map[string]any{"tls": plain, "priorityClass": map[string]any{"name": "system-node-critical"}}
-	for _, tc := range []struct {
-		name, namespace string
-		values          map[string]any
-		want            string
-	}{
-		{"no certificates", "watching", nil, "tls.insecure=true"},
-		{"a class of the system's", "watching", critical, "priorityClass.create"},
-		{"a class of the system's in kube-system", "kube-system", critical, ""},
-		{"a class of the system's made", "kube-system", map[string]any{"tls": plain, "priorityClass": map[string]any{"create": true, "name": "system-x"}}, "name of your own"},
-		{"accounts without names", "watching", account(false, "", ""), "serviceAccount.names.agent"},
-		{"one account without a name", "watching", account(false, "a", ""), "serviceAccount.names.planner"},
-		{"one account for both", "watching", account(true, "a", "a"), "an account each"},
-		{"two accounts", "watching", account(false, "a", "b"), ""},
-		{"measures without a proxy", "watching", map[string]any{"tls": plain, "threshold": 0.9}, "proxy.enabled=true"},
-		{"a digest that is none", "watching", map[string]any{"tls": plain, "image": map[string]any{"digest": "v1"}}, "digest"},
-		{"a probe's path", "watching", map[string]any{"tls": plain, "agent": map[string]any{"livenessProbe": map[string]any{"httpGet": map[string]any{}}}}, "httpGet"},
-		{"another platform", "watching", map[string]any{"tls": plain, "openshift": "yes"}, "openshift"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			_, err := renderFor(tc.namespace, nil, tc.values)
-			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%v, want %q", err, tc.want)
-			}
-		})
+		var made corev1.PersistentVolumeClaim
+		r.read("PersistentVolumeClaim", claim.ClaimName, &made)
+		if size := made.Spec.Resources.Requests.Storage().String(); size != "2Gi" || *made.Spec.StorageClassName != "fast" {
+			t.Errorf("claimed are %s of class %s", size, *made.Spec.StorageClassName)
+		}
 	}
 }
 

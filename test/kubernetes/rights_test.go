@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,52 +60,19 @@ func (c *cluster) rights(namespace string) {
 			return k.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name("any").SubResource("exec").Param("command", "true").Do(ctx).Error()
 		}},
 		{"write a ConfigMap", false, func(ctx context.Context, k *kubernetes.Clientset) error { return writeMap(ctx, k, namespace) }},
-		{"take the lead", false, func(ctx context.Context, k *kubernetes.Clientset) error {
-			_, err := k.CoordinationV1().Leases(namespace).Create(ctx, lease("psidecar-planner"), metav1.CreateOptions{})
-			return err
-		}},
 		{"change its node", false, func(ctx context.Context, k *kubernetes.Clientset) error {
 			_, err := k.CoreV1().Nodes().Patch(ctx, "node-1", "application/merge-patch+json", []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
 			return err
 		}},
 	})
 	c.tries(namespace, "psidecar-planner", []attempt{
-		{"write a ConfigMap", true, func(ctx context.Context, k *kubernetes.Clientset) error { return writeMap(ctx, k, namespace) }},
-		{"list ConfigMaps", true, func(ctx context.Context, k *kubernetes.Clientset) error {
-			_, err := k.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{})
-			return err
-		}},
-		{"delete a ConfigMap", true, func(ctx context.Context, k *kubernetes.Clientset) error {
-			return k.CoreV1().ConfigMaps(namespace).Delete(ctx, "tried", metav1.DeleteOptions{})
-		}},
-		{"take the lead", true, func(ctx context.Context, k *kubernetes.Clientset) error {
-			leases := k.CoordinationV1().Leases(namespace)
-			l, err := leases.Create(ctx, lease("psidecar-planner"), metav1.CreateOptions{})
-			if err != nil {
-				return err
-			}
-			_, err = leases.Update(ctx, l, metav1.UpdateOptions{})
-			return err
-		}},
-		{"write a ConfigMap of another namespace", false, func(ctx context.Context, k *kubernetes.Clientset) error { return writeMap(ctx, k, "default") }},
-		{"read another's Lease", false, func(ctx context.Context, k *kubernetes.Clientset) error {
-			_, err := k.CoordinationV1().Leases("kube-system").Get(ctx, "kube-scheduler", metav1.GetOptions{})
-			return err
-		}},
-		{"update another's Lease", false, func(ctx context.Context, k *kubernetes.Clientset) error {
-			_, err := k.CoordinationV1().Leases(namespace).Update(ctx, lease("others"), metav1.UpdateOptions{})
-			return err
-		}},
+		{"write a ConfigMap", false, func(ctx context.Context, k *kubernetes.Clientset) error { return writeMap(ctx, k, namespace) }},
 		{"list pods", false, func(ctx context.Context, k *kubernetes.Clientset) error {
 			_, err := k.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 			return err
 		}},
 		{"list secrets", false, secrets},
 	})
-	// The Lease of this trial is in the planners' way.
-	if err := c.client.CoordinationV1().Leases(namespace).Delete(c.t.Context(), "psidecar-planner", metav1.DeleteOptions{}); err != nil {
-		c.t.Fatal(err)
-	}
 }
 
 func (c *cluster) tries(namespace, account string, all []attempt) {
@@ -125,16 +91,6 @@ func (c *cluster) tries(namespace, account string, all []attempt) {
 }
 
 func writeMap(ctx context.Context, k *kubernetes.Clientset, namespace string) error {
-	maps := k.CoreV1().ConfigMaps(namespace)
-	m, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "tried"}}, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	m.Data = map[string]string{"a": "b"}
-	_, err = maps.Update(ctx, m, metav1.UpdateOptions{})
+	_, err := k.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "tried"}}, metav1.CreateOptions{})
 	return err
-}
-
-func lease(name string) *coordinationv1.Lease {
-	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }

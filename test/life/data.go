@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Names that stand for files of data in a job's arguments, see [data]. Jobs are drawn before
@@ -36,9 +38,7 @@ func makeData(t testing.TB, psjob, dir string) data {
 	}
 	images, labels := drawPictures(400, 12)
 	for file, text := range map[string][]byte{d[pictures]: images, filepath.Join(dir, "pictures-labels-idx1-ubyte"): labels} {
-		if err := os.WriteFile(file, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, text, 0o644))
 	}
 	return d
 }

@@ -40,7 +40,7 @@ const (
 
 // programs are the paths of the programs that run, in a folder that everybody may read, as some
 // run without root.
-type programs struct{ psidecar, psjob, peer string }
+type programs struct{ psidecar, psjob, peer, pattern string }
 
 // sidecar is what a host has beside jobs.
 type sidecar struct {
@@ -80,14 +80,12 @@ func newFleet(t testing.TB, j *journal, p *patience, more ...string) *fleet {
 			j.say("%s ended, as it may (its disk is full, and its store was lost): %v", s, err)
 			return
 		}
-		j.fail("%s ended: %v\n%s\nthreads in uninterruptible sleep: %s", s, err, words, hosts.Sleepers())
+		j.fail("%s ended: %v\n%s\nthreads in uninterruptible sleep: %s", s, err, words, hoststest.Sleepers())
 	}
 	begin := func(kind string, h *hosts.Host, uid uint32, args ...string) *service {
-		s := &service{Service: hosts.Service{Group: kind, Host: h}, uid: uid, ended: ended, log: j.path("logs", kind+"-"+h.Name+".log"),
+		s := &service{Service: hoststest.Service{Group: kind, Host: h}, uid: uid, ended: ended, log: j.path("logs", kind+"-"+h.Name+".log"),
 			args: append([]string{f.programs.psidecar, kind}, args...)}
-		if err := s.startAgain(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.startAgain())
 		t.Cleanup(func() {
 			if err := s.stop(); err != nil {
 				t.Error(err)
@@ -123,10 +121,7 @@ func newFleet(t testing.TB, j *journal, p *patience, more ...string) *fleet {
 		args := []string{"--intercept", "--adopt", "--host", h.Name, "--http", h.Address(agentHTTP), "--planner", first.Address(plannerAPI),
 			"--proxy-socket", socket, "--proxy-uid", strconv.Itoa(nobody), "--bpf-dir", s.pins}
 		for _, group := range groups {
-			folder, err := h.Group(group)
-			if err != nil {
-				t.Fatal(err)
-			}
+			folder := require.Value(h.Group(group))(t)
 			args = append(args, "--cgroup", folder)
 		}
 		s.agent = begin(agent, h, 0, args...)
@@ -140,18 +135,11 @@ func newFleet(t testing.TB, j *journal, p *patience, more ...string) *fleet {
 // build builds the programs into dir.
 func build(t testing.TB, dir string) programs {
 	t.Helper()
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	p := programs{psidecar: filepath.Join(dir, "psidecar"), psjob: filepath.Join(dir, "psjob"), peer: hoststest.BuildPeer(t)}
-	for folder, path := range map[string]string{"cmd/psidecar": p.psidecar, "cmd/psjob": p.psjob} {
-		program, err := os.ReadFile(hoststest.BuildJob(t, folder))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, program, 0o755); err != nil {
-			t.Fatal(err)
-		}
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	p := programs{psidecar: filepath.Join(dir, "psidecar"), psjob: filepath.Join(dir, "psjob"), pattern: filepath.Join(dir, "job"), peer: hoststest.BuildPeer(t)}
+	for folder, path := range map[string]string{"cmd/psidecar": p.psidecar, "cmd/psjob": p.psjob, "test/matrix/job": p.pattern} {
+		program := require.Value(os.ReadFile(hoststest.BuildJob(t, folder)))(t)
+		require.NoError(t, os.WriteFile(path, program, 0o755))
 	}
 	return p
 }
@@ -159,9 +147,7 @@ func build(t testing.TB, dir string) programs {
 // mountAt mounts a file system in a new folder until the end of the test.
 func mountAt(t testing.TB, dir, kind, options string) string {
 	t.Helper()
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(dir, 0o755))
 	if err := unix.Mount(kind, dir, kind, 0, options); err != nil {
 		t.Fatalf("mounting %s: %v", kind, err)
 	}
@@ -218,7 +204,7 @@ func (f *fleet) allReady() error {
 
 // plannerReady returns an error while the planner is not ready.
 func (f *fleet) plannerReady() error {
-	_, err := f.planner.Host.Get(plannerHTTP, "/readyz")
+	_, err := hoststest.Get(f.planner.Host, plannerHTTP, "/readyz")
 	return err
 }
 
@@ -226,24 +212,24 @@ func (f *fleet) plannerReady() error {
 // job's two groups need one each.
 func (f *fleet) ready(host int) error {
 	s := f.sidecars[host]
-	proxies, err := s.host.Metric(agentHTTP, "psidecar_intercept_proxies")
+	proxies, err := hoststest.Metric(s.host, agentHTTP, "psidecar_intercept_proxies")
 	if err != nil {
 		return err
 	}
-	listeners, err := s.host.Metric(agentHTTP, "psidecar_intercept_listeners")
+	listeners, err := hoststest.Metric(s.host, agentHTTP, "psidecar_intercept_listeners")
 	if err != nil {
 		return err
 	}
 	if proxies != 1 || listeners < 2 {
 		return fmt.Errorf("the agent on %s has %v proxies and %v listeners", s.host.Name, proxies, listeners)
 	}
-	_, err = s.host.Get(proxyHTTP, "/readyz")
+	_, err = hoststest.Get(s.host, proxyHTTP, "/readyz")
 	return err
 }
 
 // connections returns the state of a host's proxy.
 func (f *fleet) connections(host int) (state proxies.State, err error) {
-	body, err := f.sidecars[host].host.Get(proxyHTTP, "/api/v1/connections")
+	body, err := hoststest.Get(f.sidecars[host].host, proxyHTTP, "/api/v1/connections")
 	if err != nil {
 		return state, err
 	}
@@ -253,10 +239,18 @@ func (f *fleet) connections(host int) (state proxies.State, err error) {
 // dump makes all services print their goroutines into their logs, which ends them; they start
 // again. It is for people who look for the cause of a failure.
 func (f *fleet) dump() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // one that is suspended says nothing
+	defer cancel()
+	var all []*hosts.Process
 	for _, s := range f.services() {
-		s.dump()
+		all = append(all, s.dump())
 	}
-	time.Sleep(time.Second) // what they say matters only to people
+	for _, p := range all {
+		select {
+		case <-p.Done():
+		case <-ctx.Done():
+		}
+	}
 }
 
 // stop ends everything in order. Nothing must be pinned after that, and no log may have a line

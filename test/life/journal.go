@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A journal has a line for each thing that happened, and the folder in which the life leaves
@@ -34,19 +36,11 @@ var errEnough = errors.New("enough has failed")
 func newJournal(t testing.TB, c Config, end context.CancelCauseFunc) *journal {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "psd-life-") // the sockets' paths must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o755))
 	j := &journal{t: t, dir: dir, began: time.Now(), end: end, within: max(1, c.Failures)}
-	if err := os.Mkdir(j.path("logs"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if j.file, err = os.Create(j.path("events.log")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(j.path("logs"), 0o755))
+	j.file = require.Value(os.Create(j.path("events.log")))(t)
 	t.Cleanup(func() {
 		j.file.Close()
 		if t.Failed() {

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+
+	"github.com/psidecar/psidecar/test/matrix/pattern"
 )
 
 // slots is the number of places where jobs run one after the other, each at one scheduler's
@@ -33,7 +35,7 @@ func portOf(slot int) int { return 9091 + slot }
 // spec is a job to run: a program with arguments, and how many nodes of it.
 type spec struct {
 	name             string
-	model            string // of psjob's, or peer
+	model            string // of psjob's, or peer, or pattern
 	servers, workers int
 	args, env        []string // of workers; of all nodes
 	ipv6             bool
@@ -44,7 +46,9 @@ type spec struct {
 }
 
 // exact reports whether the job checks its values itself, to the last unit.
-func (s spec) exact() bool { return s.model == "count" || s.model == "mix" || s.model == "peer" }
+func (s spec) exact() bool {
+	return s.model == "count" || s.model == "mix" || s.model == "peer" || s.model == "pattern"
+}
 
 // drawJob returns the nth job of a slot in a life with that seed. It depends on nothing else.
 func drawJob(seed uint64, slot, n int) spec {
@@ -58,9 +62,12 @@ func drawJob(seed uint64, slot, n int) spec {
 	}
 	// Without barriers between steps, losses depend on who is faster.
 	s.async = r.IntN(3) == 0
+	patterns := r.IntN(3) == 0
 	switch pick := r.IntN(10); {
 	case slot == lossySlot || slot == 1 && pick < 4:
 		s.trained(r)
+	case patterns:
+		s.patterned(r)
 	case pick < 8:
 		s.counting(r)
 	case pick < 9 && !s.resend: // an app's customers of one worker must not repeat alike
@@ -169,6 +176,17 @@ func (s *spec) peers(r *rand.Rand) {
 	}
 }
 
+// patterned makes it a job of a pattern of test/matrix, of those whose nodes are each in a process.
+func (s *spec) patterned(r *rand.Rand) {
+	all := slices.DeleteFunc(pattern.All(), func(p *pattern.Pattern) bool {
+		return p.ServersEach > 1 || p.WorkersEach > 1 || p.Apart || p.Left > 0 || p.Keys[0].Width > 1000
+	})
+	p := all[r.IntN(len(all))]
+	s.model, s.servers, s.workers, s.env = "pattern", p.Servers, p.Workers, p.Env
+	s.resend, s.drops, s.async = p.Resends(), p.Resends(), false
+	s.args = []string{"--pattern", p.Name, "--exact", "--pause", fmt.Sprintf("%dms", 10+r.IntN(20)), "--steps", strconv.Itoa(300 + r.IntN(700))}
+}
+
 // trained makes it a job that learns something.
 func (s *spec) trained(r *rand.Rand) {
 	steps := func(n int) []string { return []string{"--steps", strconv.Itoa(n + r.IntN(n))} }
@@ -211,8 +229,10 @@ func (s spec) describe() string {
 	for _, v := range s.env {
 		text += ", " + v
 	}
-	for _, a := range s.args {
+	for i, a := range s.args {
 		switch a {
+		case "--pattern":
+			text += ": " + s.args[i+1]
 		case "--count-lens", "--lens", "--pushpull", "--count-pushpull", "--width", "--value-length", "--rule":
 			text += ", " + a[2:]
 		}

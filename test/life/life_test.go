@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestMain lets the test program be the task that takes processors.
@@ -60,9 +61,7 @@ func TestLife(t *testing.T) {
 	}
 	for _, name := range os.Environ() { // else each process says that it does not know them
 		if name, _, _ = strings.Cut(name, "="); strings.HasPrefix(name, "PSIDECAR_LIFE") {
-			if err := os.Unsetenv(name); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Unsetenv(name))
 		}
 	}
 	Live(t, c)

@@ -34,7 +34,7 @@ func (e replace) possible(l *Life) error {
 	return errors.Join(errs...)
 }
 
-// apart is how long after one proxy the next may be replaced, as proxy/README.md asks for: a
+// apart is how long after one proxy the next may be replaced: a
 // proxy that has just begun does not know yet which hosts have one.
 const apart = 5 * time.Second
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // lastJobs is how long before the end of a life no job is begun any more.
@@ -88,6 +89,10 @@ func (s spec) programs(p programs, d data) (node, worker hosts.Program) {
 	node = hosts.Program{p.psjob, "--json"}
 	if s.model == "peer" {
 		node = hosts.Program{p.peer}
+	}
+	if s.model == "pattern" { // all nodes go by it
+		node = append(hosts.Program{p.pattern}, s.args...)
+		return node, node
 	}
 	return node, append(node[:len(node):len(node)], d.files(s.args)...)
 }
@@ -251,7 +256,7 @@ func (l *Life) snapshot(slot int) string {
 	asking.Wait()
 	var all strings.Builder
 	all.WriteString(strings.Join(states, ""))
-	text, err := l.fleet.planner.Host.Get(plannerHTTP, "/api/v1/plan?job="+url.QueryEscape(l.jobName(slot)))
+	text, err := hoststest.Get(l.fleet.planner.Host, plannerHTTP, "/api/v1/plan?job="+url.QueryEscape(l.jobName(slot)))
 	fmt.Fprintf(&all, "--- planner: %v\n%s\n", err, text)
 	for _, s := range l.fleet.sidecars {
 		var out bytes.Buffer

@@ -110,7 +110,7 @@ func TestEverythingIsDrawn(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"count", "mix", "peer", "lr", "fm", "dlrm", "mlp"} {
+	for _, want := range []string{"count", "mix", "peer", "pattern", "lr", "fm", "dlrm", "mlp"} {
 		if models[want] == 0 {
 			t.Errorf("of 300 jobs none is a %s: %v", want, models)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/hoststest"
 )
 
 // restartAfter is how long a service that has ended stays away, as with a supervisor.
@@ -28,7 +29,7 @@ const (
 // A service is a process of psidecar's that is restarted when it ends, and is not to end unless
 // it is told to.
 type service struct {
-	hosts.Service
+	hoststest.Service
 	uid  uint32
 	args []string
 	log  string // file
@@ -56,7 +57,7 @@ func (s *service) startAgain() error {
 		// A planner whose disk is full ends again and again until there is room, and is
 		// reported once.
 		again := failing && time.Since(s.Begun()) < recovery // the same as before, as a rule
-		failing = !expected || err != nil && !hosts.Killed(err)
+		failing = !expected || err != nil && !hoststest.Killed(err)
 		if failing && !again {
 			s.ended(s, err)
 		}
@@ -102,7 +103,7 @@ func (s *service) killService(l *Life) error {
 	const long = 5 * time.Second
 	began, pid := time.Now(), s.Current().Pid()
 	slow := time.AfterFunc(long, func() {
-		l.journal.write(fmt.Sprintf("logs/slow-kill-%d.txt", pid), hosts.Sleepers())
+		l.journal.write(fmt.Sprintf("logs/slow-kill-%d.txt", pid), hoststest.Sleepers())
 	})
 	err := s.stopService(syscall.SIGKILL, mayDieWithin)
 	if slow.Stop(); time.Since(began) > long {
@@ -120,12 +121,13 @@ func (s *service) mayEnd() {
 }
 
 // dump makes the present process print its goroutines into its log, which ends it.
-func (s *service) dump() {
+func (s *service) dump() *hosts.Process {
 	p := s.Current()
 	s.mu.Lock()
 	s.expect, s.dumped = p, p
 	s.mu.Unlock()
 	p.Signal(syscall.SIGQUIT) // it may have ended
+	return p
 }
 
 // stop ends the service in order, for good.

@@ -107,7 +107,7 @@ func (e setClock) String() string {
 // possible requires a process whose clock can be set.
 func (e setClock) possible(l *Life) error {
 	if runtime.GOARCH != "amd64" {
-		return hosts.ErrClock
+		return hoststest.ErrClock
 	}
 	return e.running(l)
 }
@@ -116,11 +116,11 @@ func (e setClock) possible(l *Life) error {
 // may go by the time of day.
 func (e setClock) happen(ctx context.Context, l *Life) error {
 	p := e.service(l).Current()
-	if err := p.SetClock(e.ahead); err != nil {
+	if err := hoststest.SetClock(p, e.ahead); err != nil {
 		return e.unlessEnded(p, err)
 	}
 	pause(ctx, e.span)
-	return e.unlessEnded(p, p.SetClock(0))
+	return e.unlessEnded(p, hoststest.SetClock(p, 0))
 }
 
 // unlessEnded returns err if the process is still there. A process that was killed a moment ago

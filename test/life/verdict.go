@@ -27,7 +27,7 @@ const slack = 1e-9
 // wrong is what a job prints that has seen a value that it must not see, lost what it prints
 // when a message does not come. Whatever else a failed job prints is a failure.
 var (
-	wrong = []string{"sums are wrong", "this worker alone pushed", "wrong sum", "not the pushed value", "values are wrong", "wrong order"}
+	wrong = []string{"sums are wrong", "this worker alone pushed", "wrong sum", "not the pushed value", "values are wrong", "wrong order", "WRONG VALUE"}
 	lost  = []string{"must have died", "has not acked", "gave up after", "nothing came for", "connecting to"}
 )
 

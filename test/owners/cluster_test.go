@@ -31,7 +31,7 @@ import (
 
 const (
 	namespace = "ads"
-	patience  = 2 * time.Minute
+	patience  = 10 * time.Minute
 	// apiPort is where each host's loopback has the API server.
 	apiPort = "6443"
 )
@@ -47,35 +47,19 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	agents := require.Asked(t, "PSIDECAR_TEST_AGENT_KUBECONFIG", "an agent's kubeconfig, and KUBECONFIG to an administrator's, for a cluster with nodes node-1 and node-2 (make test-kubernetes)")
-	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := require.Value(clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG")))(t)
 	c := &cluster{t: t}
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := require.Value(rest.HTTPClientFor(config))(t)
 	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(client.Transport) })
-	if c.client, err = dynamic.NewForConfigAndClient(config, client); err != nil {
-		t.Fatal(err)
-	}
-	at, err := url.Parse(config.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c.client = require.Value(dynamic.NewForConfigAndClient(config, client))(t)
+	at := require.Value(url.Parse(config.Host))(t)
 	c.server = at.Host
-	mine, err := clientcmd.LoadFromFile(agents)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mine := require.Value(clientcmd.LoadFromFile(agents))(t)
 	for _, server := range mine.Clusters {
 		server.Server = "https://127.0.0.1:" + apiPort
 	}
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*mine, path); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, clientcmd.WriteToFile(*mine, path))
 	t.Setenv("KUBECONFIG", path)
 	c.add("{apiVersion: v1, kind: Namespace, metadata: {name: " + namespace + "}}")
 	return c
@@ -84,10 +68,7 @@ func newCluster(t *testing.T) *cluster {
 // forward has the API server be at a host's loopback.
 func (c *cluster) forward(h *hosts.Host) {
 	c.t.Helper()
-	l, err := h.Listen(c.t.Context(), "tcp", "127.0.0.1:"+apiPort)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	l := require.Value(h.Listen(c.t.Context(), "tcp", "127.0.0.1:"+apiPort))(c.t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -158,15 +139,7 @@ func (c *cluster) add(text string) *unstructured.Unstructured {
 // await tries until it succeeds.
 func (c *cluster) await(what string, try func() error) {
 	c.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			c.t.Fatalf("waiting for %s: %v", what, err)
-		}
-	}
+	require.Await(c.t, what, try)
 }
 
 // template is a pod's: the scheduler puts two with one name on two nodes.

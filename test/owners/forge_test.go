@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 )
 
 // sink takes connections at a port that it tells, and keeps them.

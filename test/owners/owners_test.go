@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
@@ -208,22 +208,15 @@ func (s *sidecars) run(x *training) {
 			return nil
 		})
 	}
-	if err := os.WriteFile(begin, nil, 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, os.WriteFile(begin, nil, 0o600))
 }
 
 // cgroup returns the one of a pod's container, as the kubelet would lay it out.
 func (s *sidecars) cgroup(h *hosts.Host, p pod) string {
 	s.t.Helper()
-	top, err := h.Group("job")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	top := require.Value(h.Group("job"))(s.t)
 	dir := filepath.Join(top, "kubepods", "pod"+p.uid, "job")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, os.MkdirAll(dir, 0o755))
 	s.t.Cleanup(func() {
 		for in := dir; in != top; in = filepath.Dir(in) {
 			s.await("the last process of "+in+" to be gone", func() error {
@@ -316,7 +309,7 @@ func (s *sidecars) says(x *training, all ...string) {
 	for _, part := range all {
 		for _, at := range []string{s.all[0].Address(sidecar.Page), s.all[1].Address(sidecar.Page), s.all[0].Address(sidecar.PlannerPage)} {
 			s.await("a line in status", func() error {
-				if said := s.tells("status", "--agent", "http://"+at); !strings.Contains(said, part) {
+				if said := s.tells("status", "--links", "--agent", "http://"+at); !strings.Contains(said, part) {
 					return fmt.Errorf("at %s none says %q:\n%s", at, part, said)
 				}
 				return nil
@@ -328,7 +321,7 @@ func (s *sidecars) says(x *training, all ...string) {
 // tells runs psidecar on the first host.
 func (s *sidecars) tells(args ...string) string {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.program, args...)
 	var out hosts.Log
@@ -349,10 +342,7 @@ func (s *sidecars) plan(x *training) string {
 func (s *sidecars) keysMoved(x *training) (n uint64) {
 	s.t.Helper()
 	for _, one := range s.all {
-		state, err := one.Connections(s.t.Context())
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		state := require.Value(one.Connections(s.t.Context()))(s.t)
 		for _, j := range state.Jobs {
 			if j.Job == x.scheduler {
 				n += j.Moved

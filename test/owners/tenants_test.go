@@ -2,6 +2,7 @@ package owners
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/internal/hosts"
 
+	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -23,7 +25,7 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	tenantPatience = time.Minute
+	tenantPatience = 10 * time.Minute
 	ids            = 2000
 )
 
@@ -48,28 +50,23 @@ func TestForgingTenants(t *testing.T) {
 	require.BPF(t)
 	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 2})
-	authority, placement := require.NewAuthority(t, "mesh"), scatter(t)
+	authority, placement := certs.NewAuthority(t, "mesh"), scatter(t)
 	var all []*sidecar.Sidecar
 	for _, h := range n.Hosts() {
-		evil, err := h.Group("evil")
-		if err != nil {
-			t.Fatal(err)
-		}
-		files := authority.Issue(t, t.TempDir(), h.Name+".mesh", time.Now().Add(time.Hour), require.CertificateParts...)
+		evil := require.Value(h.Group("evil"))(t)
+		files := authority.Issue(t, t.TempDir(), h.Name+".mesh", time.Now().Add(time.Hour), certs.Parts...)
 		all = append(all, sidecar.Start(t, h, program, "sidecar", "--cgroup", evil, "--placement", placement, "--state-dir", t.TempDir(),
 			"--insecure=false", "--planner-listen", "127.0.0.1:9811", "--tls-cert", files.Cert, "--tls-key", files.Key, "--tls-ca", files.CA))
 	}
 	private := hoststest.Start(t, n.Host(0), "private", hoststest.Task("sink")).Line()
 
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	mine := hosts.Program{psjob, "--json"}
 	goesOn, end := hoststest.WhileTraining(t)
 	count := hosts.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--steps", "50", "--count-while", goesOn}
 	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(2, mine), Workers: hosts.Repeat(2, count)}.Start(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- r.Wait() }()
 	await(t, "requests are split on both hosts", ended, func() bool { return split(t, all[0]) > 0 && split(t, all[1]) > 0 })
@@ -95,10 +92,7 @@ func TestForgingTenants(t *testing.T) {
 		t.Error(err)
 	}
 	for i, s := range all {
-		state, err := s.Connections(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := require.Value(s.Connections(ctx))(t)
 		t.Logf("%s: refused %v, errors %v", s.Host.Name, state.Refused, state.Errors)
 		if len(state.Jobs) != 1 {
 			t.Errorf("%s knows of %d jobs, want 1", s.Host.Name, len(state.Jobs))
@@ -115,24 +109,22 @@ func TestForgingTenants(t *testing.T) {
 // await waits for something while the job runs.
 func await(t *testing.T, what string, ended chan error, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(tenantPatience); !ok(); time.Sleep(20 * time.Millisecond) {
+	require.Await(t, what, func() error {
+		if ok() {
+			return nil
+		}
 		select {
 		case err := <-ended:
 			t.Fatalf("the job ended before this was so: %s: %v", what, err)
 		default:
 		}
-		if time.Now().After(end) {
-			t.Fatalf("not so after %v: %s", tenantPatience, what)
-		}
-	}
+		return errors.New("the job goes on")
+	})
 }
 
 func split(t *testing.T, s *sidecar.Sidecar) (sum uint64) {
 	t.Helper()
-	state, err := s.Connections(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := require.Value(s.Connections(t.Context()))(t)
 	for _, j := range state.Jobs {
 		sum += j.Split
 	}
@@ -142,14 +134,9 @@ func split(t *testing.T, s *sidecar.Sidecar) (sum uint64) {
 // worker returns where the job's worker on a host listens.
 func worker(t *testing.T, h *hosts.Host) string {
 	t.Helper()
-	group, err := h.Group("job")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := discover.Take(os.DirFS("/proc"), func(cgroup string) bool { return strings.HasSuffix(group, cgroup) }, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	group := require.Value(h.Group("job"))(t)
+	s, err := discover.NewFinder(os.DirFS("/proc")).Take(discover.Look{Watched: func(cgroup string) bool { return strings.HasSuffix(group, cgroup) }})
+	require.NoError(t, err)
 	for _, p := range s.Processes {
 		for _, at := range p.Listens {
 			if p.Role == "worker" && at.Addr() == h.IPv4 {

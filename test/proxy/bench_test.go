@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // push returns a push of one key with a value of size bytes, as ZMTP frames.
@@ -42,9 +43,7 @@ func stream(b *testing.B, addr string, connections int, first, piece []byte) {
 	var conns []*net.TCPConn
 	for range connections {
 		c := dial(b, addr)
-		if _, err := c.Write(first); err != nil {
-			b.Fatal(err)
-		}
+		require.Value(c.Write(first))(b)
 		conns = append(conns, c)
 	}
 	b.ResetTimer()
@@ -98,9 +97,7 @@ func BenchmarkPushAndWait(b *testing.B) {
 			c := dial(b, addr)
 			hello := greeting()
 			c.Write(hello)
-			if _, err := io.ReadFull(c, make([]byte, len(hello))); err != nil {
-				b.Fatal(err)
-			}
+			require.Value(io.ReadFull(c, make([]byte, len(hello))))(b)
 			times := make([]time.Duration, 0, b.N)
 			answer := make([]byte, len(message))
 			for b.Loop() {

@@ -19,9 +19,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -37,14 +37,10 @@ func peakMemory(t testing.TB, pid int) int { return statusOf(t, pid, "VmHWM:") }
 func statusOf(t testing.TB, pid int, what string) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, rest, _ := strings.Cut(string(status), what)
 	n, err := strconv.Atoi(strings.Fields(rest)[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return n << 10
 }
 
@@ -132,13 +128,9 @@ func state(t testing.TB, addr string) (s proxy.State) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	r, err := client.Get("http://" + addr + "/api/v1/connections")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Body.Close()
-	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.NewDecoder(r.Body).Decode(&s))
 	return s
 }
 
@@ -153,23 +145,30 @@ func TestOutOfDescriptors(t *testing.T) {
 	listening(t, status)
 	listening(t, in)
 	var conns []net.Conn
-	for range 100 {
+	ended := make(chan error, 100)
+	for range cap(ended) {
 		if c, err := net.Dial("tcp", in); err == nil {
 			conns = append(conns, c)
+			go func() { // nothing comes but the end
+				_, err := c.Read(make([]byte, 1))
+				ended <- err
+			}()
 		}
 	}
-	time.Sleep(500 * time.Millisecond)
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Errorf("40 descriptors are enough for %d connections", len(conns))
+	}
 	for _, c := range conns {
 		c.Close()
 	}
-	var s proxy.State
-	refused := func() uint64 { return s.Errors["no_descriptors"] + s.Errors["too_many"] }
-	for end := time.Now().Add(time.Minute); refused() == 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		s = state(t, status)
-	}
-	if refused() == 0 {
-		t.Errorf("errors %v, want some for want of descriptors", s.Errors)
-	}
+	require.Await(t, "refusals for want of descriptors", func() error {
+		if s := state(t, status); s.Errors["no_descriptors"]+s.Errors["too_many"] == 0 {
+			return fmt.Errorf("errors %v", s.Errors)
+		}
+		return nil
+	})
 	recovers(t, in)
 }
 
@@ -177,16 +176,7 @@ func TestOutOfDescriptors(t *testing.T) {
 // serve it still refuses connections (too_many), until those of the load have ended.
 func recovers(t *testing.T, addr string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		err := ping(addr)
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the proxy does not recover: %v", err)
-		}
-		t.Logf("not yet: %v", err)
-	}
+	require.Await(t, "the proxy recovers", func() error { return ping(addr) })
 }
 
 // ping sends bytes through the proxy at addr to a server that sends them back.
@@ -212,9 +202,7 @@ func TestFuzzedBytes(t *testing.T) {
 	in, pids := psidecarsWith(t, addr)
 	mesh := net.JoinHostPort(farHost, meshPort(t, pids[0]))
 	for range 3 {
-		if err := ping(in); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, ping(in))
 	}
 	lasting := 3 * time.Second
 	if v := os.Getenv("PSIDECAR_SOAK"); v != "" {
@@ -320,4 +308,13 @@ func fuzzed(rng *rand.Rand) []byte {
 		b[rng.IntN(len(b))] = byte(rng.Uint32())
 	}
 	return b[:rng.IntN(len(b)+1)]
+}
+
+// meshPort returns the mesh port that a proxy was started with.
+func meshPort(t testing.TB, pid int) string {
+	t.Helper()
+	line := require.Value(os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)))(t)
+	_, rest, _ := strings.Cut(string(line), "--mesh-port\x00")
+	port, _, _ := strings.Cut(rest, "\x00")
+	return port
 }

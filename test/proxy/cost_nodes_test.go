@@ -19,7 +19,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 

@@ -77,9 +77,7 @@ func BenchmarkCost(b *testing.B) {
 	}
 	text := costTables(all, cells)
 	if dir := os.Getenv("PSIDECAR_EVAL_OUT"); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, "cost.md"), []byte(text), 0o644); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, os.WriteFile(filepath.Join(dir, "cost.md"), []byte(text), 0o644))
 	}
 	b.Log("\n" + text)
 }
@@ -90,9 +88,7 @@ func slowName(w *costWay) string { return w.name + " slow" }
 
 func setRates(b *testing.B, n *hosts.Net, bits uint64) {
 	for _, h := range n.Hosts() {
-		if err := h.SetRate(bits); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, h.SetRate(bits))
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -165,9 +165,7 @@ func haproxyBetween(b *testing.B, w *costWay) {
 			text += haproxyHop(i, h[0], h[1])
 		}
 		config := filepath.Join(b.TempDir(), "haproxy.cfg")
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, os.WriteFile(config, []byte(text), 0o600))
 		w.run(b, host, exec.Command(bin, "-db", "-q", "-f", config))
 		w.await(b, host)
 	}
@@ -192,9 +190,7 @@ func psidecarBetween(b *testing.B, w *costWay) {
 
 // await waits until a host's listeners take connections.
 func (w *costWay) await(b *testing.B, host int) {
-	var last error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		last = nil
+	require.Await(b, "listeners of "+w.hosts[host].Name, func() (last error) {
 		w.forwards(host, func(_ int, listen, _ string, _ int) {
 			c, err := w.hosts[host].Dial(b.Context(), "tcp", listen)
 			if err != nil {
@@ -204,11 +200,8 @@ func (w *costWay) await(b *testing.B, host int) {
 			c.(*net.TCPConn).SetLinger(0)
 			c.Close()
 		})
-		if last == nil {
-			return
-		}
-	}
-	b.Fatalf("%s: nobody takes connections on host %d: %v", w.name, host, last)
+		return last
+	})
 }
 
 // placedElsewhere is a placement of keys that no push has.

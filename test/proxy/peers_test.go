@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,10 +26,7 @@ const (
 // freeAddr returns an address at which nobody listens at the moment.
 func freeAddr(t testing.TB, host string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", host+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", host+":0"))(t)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -40,9 +36,7 @@ func process(t testing.TB, name string, args ...string) (pid int) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Signal(os.Interrupt)
 		time.AfterFunc(5*time.Second, func() { cmd.Process.Kill() })
@@ -54,16 +48,13 @@ func process(t testing.TB, name string, args ...string) (pid int) {
 // listening waits until somebody takes connections at addr.
 func listening(t testing.TB, addr string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	require.Await(t, "somebody listens at "+addr, func() error {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			c.Close()
-			return
 		}
-		if time.Now().After(end) {
-			t.Fatalf("nobody listens at %s: %v", addr, err)
-		}
-	}
+		return err
+	})
 }
 
 // psidecars starts a proxy on each host and returns the address that leads to
@@ -80,27 +71,13 @@ func psidecarsWith(t testing.TB, destination string) (in string, pids []int) {
 	bin := hoststest.BuildJob(t, "cmd/psidecar")
 	in, mesh := freeAddr(t, nearHost), freeAddr(t, farHost)
 	_, port, err := net.SplitHostPort(mesh)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	common := []string{"proxy", "--mesh-port", port, "--http", "", "--grace", "0s", "--log-level", "error"}
 	pids = append(pids, process(t, bin, append(common, "--mesh-listen", mesh, "--mesh-ports", "any")...))
 	listening(t, mesh)
 	pids = append(pids, process(t, bin, append(common, "--mesh-listen", net.JoinHostPort(nearHost, port), "--forward", in+"="+destination)...))
 	listening(t, in)
 	return in, pids
-}
-
-// meshPort returns the mesh port that a proxy was started with.
-func meshPort(t testing.TB, pid int) string {
-	t.Helper()
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(line), "--mesh-port\x00")
-	port, _, _ := strings.Cut(rest, "\x00")
-	return port
 }
 
 // haproxies does the same with haproxy, in TCP mode, splicing.
@@ -111,9 +88,7 @@ func haproxies(t testing.TB, destination string) string {
 	for _, hop := range [][2]string{{between, destination}, {in, between}} {
 		config := filepath.Join(t.TempDir(), "haproxy.cfg")
 		text := haproxyDefaults + haproxyHop(0, hop[0], hop[1])
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
 		process(t, bin, "-db", "-q", "-f", config)
 		listening(t, hop[0])
 	}
@@ -146,10 +121,7 @@ var ways = []struct {
 // serve calls handle for each connection, until the test ends.
 func serve(t testing.TB, handle func(*net.TCPConn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", farHost+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", farHost+":0"))(t)
 	var running sync.WaitGroup
 	var mu sync.Mutex
 	var open []net.Conn
@@ -179,10 +151,7 @@ func serve(t testing.TB, handle func(*net.TCPConn)) string {
 
 func dial(t testing.TB, addr string) *net.TCPConn {
 	t.Helper()
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(net.Dial("tcp", addr))(t)
 	t.Cleanup(func() { c.Close() })
 	return c.(*net.TCPConn)
 }

@@ -7,15 +7,23 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // otherTests are commands that other tests run.
 var otherTests = map[string]string{
-	"make demo": "cmd/psidecar TestDemo", "make test": "what runs this", "psidecar runs --job ads/ctr": "test/sidecar TestThreeRunsOfOneName",
-	"helm install psidecar deploy/chart --namespace psidecar --create-namespace --set image.repository=REGISTRY/psidecar,image.tag=TAG,tls.insecure=true": "test/kubernetes",
+	"make demo": "cmd/psidecar TestDemo", "psidecar runs --job ads/ctr": "test/sidecar TestThreeRunsOfOneName",
+	"make install": "deploy/packages TestInstall", "make packages": "deploy/packages TestPackages",
+	"kubectl create namespace psidecar": kubernetes, "kubectl label namespace psidecar pod-security.kubernetes.io/enforce=privileged": kubernetes,
+	"helm install psidecar deploy/chart --namespace psidecar --set image.repository=REGISTRY/psidecar,image.tag=TAG": kubernetes,
+	"helm upgrade psidecar deploy/chart --namespace psidecar --reuse-values --set proxy.enabled=true,threshold=0.99": kubernetes,
+	"kubectl --namespace psidecar port-forward service/psidecar-planner 9812":                                        "test/kubernetes, whose nodes run no pods: that the service is there",
 }
 
-// chapter is a part of the README whose commands go together.
+const kubernetes = "test/kubernetes TestHelm"
+
+// chapter is a part of the README and the manual whose commands go together.
 type chapter struct {
 	name  string
 	lines []string
@@ -25,12 +33,12 @@ type chapter struct {
 var chapters = []chapter{
 	{"divide", []string{
 		"psidecar partition --input rcv1.libsvm -k 8 --out parts",
-		"psidecar partition --input rcv1.libsvm -k 8 --all --plot traffic.png",
+		"psidecar partition --input rcv1.libsvm -k 8 --all",
 		"psidecar score --input rcv1.libsvm --assignment mine.txt -k 8",
 		"psidecar hash --input rcv1.libsvm --hash-bins 256 --out hashed.libsvm",
 	}, divide},
 	{"watch", []string{
-		"psidecar doctor", "psidecar agent", "psidecar status", "psidecar heatmap", "psidecar heatmap --json", "psidecar heatmap --png heatmap.png", "psidecar heatmap --by time",
+		"psidecar doctor", "psidecar agent", "psidecar status", "psidecar status --links", "psidecar heatmap", "psidecar heatmap --json", "psidecar heatmap --png heatmap.png", "psidecar heatmap --by time",
 		"psidecar record --out job.psr", "psidecar simulate job.psr", "psidecar top", "psidecar show job.psr other.psr", "psidecar show job.psr --live 127.0.0.1:9810", "curl -s 127.0.0.1:9810/metrics",
 	}, watch},
 	{"fleet", []string{
@@ -69,16 +77,13 @@ func divide(h *house) {
 	out := h.run("psidecar partition --input rcv1.libsvm -k 8 --out parts")
 	h.holds(out, "partition", "best", "400", "random")
 	h.there("parts/shard-00000.libsvm", "parts/shard-00007.libsvm", "parts/assignment.txt", "parts/placement.json")
-	out = h.run("psidecar partition --input rcv1.libsvm -k 8 --all --plot traffic.png")
+	out = h.run("psidecar partition --input rcv1.libsvm -k 8 --all")
 	h.holds(out, "partition --all", "tsh1", "mbp", "dppa", "best")
-	h.there("traffic.png")
 	text, err := os.ReadFile("parts/assignment.txt")
 	if err == nil {
 		err = os.WriteFile("mine.txt", text, 0o600)
 	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, err)
 	h.holds(h.run("psidecar score --input rcv1.libsvm --assignment mine.txt -k 8"), "score", "400", "random")
 	h.run("psidecar hash --input rcv1.libsvm --hash-bins 256 --out hashed.libsvm")
 	h.there("hashed.libsvm")
@@ -95,7 +100,8 @@ func watch(h *house) {
 	h.holds(h.run("psidecar doctor"), "doctor", "BPF", "ok")
 	defer h.job(2, 2)()
 	agent := h.serve("psidecar agent", agentPage)
-	h.awaitOutput("psidecar status", "job "+address+":9001", "2 servers, 2 workers", "steps/s", "worker1", "observe: on")
+	h.awaitOutput("psidecar status", "job "+address+":9001", "2 servers, 2 workers", "steps/s")
+	h.awaitOutput("psidecar status --links", "job "+address+":9001", "2 servers, 2 workers", "steps/s", "worker1", "observe: on")
 	h.awaitOutput("psidecar heatmap", "worker0 ", "worker1 ", "logarithmic")
 	var map1 struct {
 		Workers []string
@@ -124,9 +130,7 @@ func watch(h *house) {
 	if err == nil {
 		err = os.WriteFile("other.psr", text, 0o600)
 	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, err)
 	h.show("psidecar show job.psr other.psr", "job", "other")
 }
 
@@ -158,9 +162,7 @@ func (h *house) record(line string) {
 		h.t.Fatalf("%s has ended:\n%s", line, p.out.String())
 	case <-time.After(enough):
 	}
-	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, p.cmd.Process.Signal(syscall.SIGINT))
 	select {
 	case <-p.done:
 	case <-time.After(patience):
@@ -176,8 +178,8 @@ func fleet(h *house) {
 	defer h.job(1, 2)()
 	planner := h.serve("psidecar planner --listen :9811 --http :9812 --insecure", plannerPage)
 	agent := h.serve("psidecar agent --planner planner-host:9811", agentPage)
-	h.awaitOutput("psidecar status", "planner at planner-host:9811", "reports taken")
-	h.awaitOutput("psidecar status --agent 127.0.0.1:9812", "1 host reports", "job "+address+":9002", "observe: on")
+	h.awaitOutput("psidecar status --links", "planner at planner-host:9811", "reports taken")
+	h.awaitOutput("psidecar status --agent 127.0.0.1:9812", "1 host reports", "job "+address+":9002", "steps/s")
 	h.end(agent)
 	h.end(planner)
 }
@@ -185,9 +187,7 @@ func fleet(h *house) {
 func sendLess(h *house) {
 	h.run("psidecar certs --out ca --host readme," + address)
 	for _, f := range []string{"ca.crt", "tls.crt", "tls.key"} {
-		if err := os.Rename("ca/readme/"+f, f); err != nil {
-			h.t.Fatal(err)
-		}
+		require.NoError(h.t, os.Rename("ca/readme/"+f, f))
 	}
 	planner := h.serve("psidecar planner --listen :9811 --http :9812 --insecure", plannerPage)
 	agent := h.serve("psidecar agent --intercept --planner planner-host:9811", agentPage)

@@ -1,9 +1,9 @@
-// Package readme holds the README to its word: each command in its code blocks is
+// Package readme holds README and manual to their word: each command in their code blocks is
 // run as it stands there, with its default flags, beside a live job on a machine
 // both of whose cores are taken, and what it prints is looked at.
 //
-// A command without a step here fails the tests, and so does a step that the
-// README no longer has.
+// A command without a step here fails the tests, and so does a step that they
+// no longer have.
 package readme
 
 import (

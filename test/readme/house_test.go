@@ -23,13 +23,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // address is this host's, as its jobs and planner have it.
 const address = "198.18.0.1"
 
 // patience is for what comes beside a load that takes all cores.
-const patience = 90 * time.Second
+const patience = 10 * time.Minute
 
 // house is a machine as a new user has it: nothing of psidecar's and no job on it.
 type house struct {
@@ -106,9 +107,7 @@ func (h *house) start(name string, args ...string) *process {
 
 func (h *house) begin(p *process) {
 	h.t.Helper()
-	if err := p.cmd.Start(); err != nil {
-		h.t.Fatal(err)
-	}
+	require.NoError(h.t, p.cmd.Start())
 	go func() {
 		_ = p.cmd.Wait() // its end is what counts; those who care look at the state
 		close(p.done)
@@ -179,10 +178,10 @@ func (h *house) try(line string) (string, error) {
 // await waits until ready returns nil; p, where not nil, must not end before.
 func (h *house) await(what string, p *process, ready func() error) {
 	h.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	require.Await(h.t, what, func() error {
 		err := ready()
 		if err == nil {
-			return
+			return nil
 		}
 		log := ""
 		if p != nil {
@@ -193,10 +192,8 @@ func (h *house) await(what string, p *process, ready func() error) {
 			default:
 			}
 		}
-		if time.Now().After(end) {
-			h.t.Fatalf("%s: not after %v: %v\n%s", what, patience, err, log)
-		}
-	}
+		return fmt.Errorf("%w\n%s", err, log)
+	})
 }
 
 // awaitOutput runs a command until what it prints has all the words.
@@ -263,10 +260,7 @@ func (h *house) startJob(servers, workers int, begun func()) (stop func()) {
 	h.t.Helper()
 	h.port++
 	var all []*process
-	group, err := os.Open(h.group)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	group := require.Value(os.Open(h.group))(h.t)
 	defer group.Close()
 	node := func(role string) {
 		p := &process{cmd: exec.Command(h.tools+"/psjob", "--model", "count", "--count-compute", "40ms", "--steps", "1000000"), done: make(chan struct{})}

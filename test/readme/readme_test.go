@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,35 +18,81 @@ import (
 // insideVariable is set in the process that has namespaces of its own.
 const insideVariable = "PSIDECAR_TEST_README"
 
-// Each command of the README is run by a step, and each step is in the README.
-func TestEveryCommandHasAStep(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
+// manual returns the text of the README and of the manual's pages.
+func manual(t *testing.T) string {
+	t.Helper()
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("the manual has no pages: %v", err)
 	}
-	commands := Commands(string(text))
-	if len(commands) < 20 {
-		t.Fatalf("the README has %d commands: %q", len(commands), commands)
+	var all strings.Builder
+	for _, page := range append(pages, "../../README.md") {
+		text := require.Value(os.ReadFile(page))(t)
+		all.Write(text)
+		all.WriteByte('\n')
+	}
+	return all.String()
+}
+
+// Each command of the README and the manual is run by a step, and each step is there.
+func TestEveryCommandHasAStep(t *testing.T) {
+	commands := Commands(manual(t))
+	if len(commands) < 35 {
+		t.Fatalf("README and manual have %d commands: %q", len(commands), commands)
 	}
 	has := map[string]bool{}
 	for _, c := range chapters {
 		for _, line := range c.lines {
 			has[line] = true
 			if !slices.Contains(commands, line) {
-				t.Errorf("the README has no command %q any more", line)
+				t.Errorf("neither README nor manual has the command %q any more", line)
 			}
 		}
 	}
 	for _, c := range commands {
 		if _, elsewhere := otherTests[c]; !has[c] && !elsewhere {
-			t.Errorf("%q is in the README, and no test runs it: add it to chapters", c)
+			t.Errorf("%q is in the README or the manual, and no test runs it: add it to chapters", c)
 		}
 	}
 	for c := range otherTests {
 		if !slices.Contains(commands, c) {
-			t.Errorf("the README has no command %q any more", c)
+			t.Errorf("neither README nor manual has the command %q any more", c)
 		}
 	}
+}
+
+// Commands with words in capitals for what is the user's, in running text or indented, have
+// flags that there are: with --help behind them they are no wrong usage.
+func TestMentionedCommandsParse(t *testing.T) {
+	psidecar := hoststest.BuildJob(t, "cmd/psidecar")
+	all := mentioned(manual(t))
+	if len(all) < 30 {
+		t.Fatalf("README and manual mention %d commands: %q", len(all), all)
+	}
+	for _, line := range all {
+		words := strings.Fields(placeholder.ReplaceAllString(line, "1"))
+		if out, err := exec.Command(psidecar, append(words[1:], "--help")...).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+	}
+}
+
+var (
+	placeholder = regexp.MustCompile(`\b[A-Z][A-Z0-9-]*\b`)
+	inText      = regexp.MustCompile("(?m)`(psidecar [^`\n]*)`|^    (psidecar .*)$")
+)
+
+// mentioned returns the command lines of psidecar that are indented or in running text,
+// without what is behind a # or not in one line.
+func mentioned(text string) []string {
+	var all []string
+	for _, m := range inText.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		line, _, _ := strings.Cut(m[1]+m[2], "  #")
+		if line = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(line), "...")); !slices.Contains(all, line) {
+			all = append(all, line)
+		}
+	}
+	return all
 }
 
 func TestCommands(t *testing.T) {
@@ -65,14 +112,9 @@ func TestReadme(t *testing.T) {
 	}
 	tools := t.TempDir()
 	for name, folder := range map[string]string{"psidecar": "cmd/psidecar", "psjob": "cmd/psjob"} {
-		if err := os.Symlink(hoststest.BuildJob(t, folder), filepath.Join(tools, name)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Symlink(hoststest.BuildJob(t, folder), filepath.Join(tools, name)))
 	}
-	group, err := os.MkdirTemp(require.CgroupV2(t), "psd-readme-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	group := require.Value(os.MkdirTemp(require.CgroupV2(t), "psd-readme-"))(t)
 	defer func() {
 		if err := os.Remove(group); err != nil {
 			t.Error(err)
@@ -95,9 +137,7 @@ func TestInside(t *testing.T) {
 	}
 	dir := t.TempDir()
 	t.Chdir(dir)
-	if err := enter(dir); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, enter(dir))
 	h := &house{t: t, ctx: t.Context(), port: 9000}
 	h.group, h.tools, _ = strings.Cut(inside, ":")
 	h.load()

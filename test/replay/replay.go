@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/bpf"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/pslite/capture"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite/capture"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 )
 
 // Totals says what of a recording was left out.

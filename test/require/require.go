@@ -8,35 +8,21 @@
 // that a variable names, the captures beside data sets and a file that a folder
 // lacks are missing as anything else is.
 //
-// Every package's tests may call it, so of ours it imports internal/identity alone.
+// Every package's tests may call it and are linked with it, so it imports nothing of
+// ours, and no library but for system calls.
 //
-// # Certificates
-//
-// An [Authority] issues certificates for tests of TLS: names and validity in, PEM
-// files out.
-//
-// # gRPC without a network
-//
-// [ServeInMemory] serves gRPC to a test over an in-memory connection.
-//
-// # Transcripts
-//
-// [RunTranscripts] plays courses of events that are written in testdata/*.txt: blocks
-// of commands, a line ----, and the expected output. The test of a state machine plays
-// the commands and compares; readers see what the machine does.
+// [NoError] requires of a step of a test that it succeeds, and [Await] and [Eventually] that something comes about.
 package require
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/rlimit"
+	"time"
 )
 
 // All reports whether missing requirements must fail the test
@@ -54,13 +40,76 @@ func Missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// Time needs a run without -short, for a test that takes a while. Since there is
-// no -short where [All] holds, it is never skipped there.
+// TB is what [NoError] needs of a test, be it of package testing or of rapid.
+type TB interface {
+	Helper()
+	Fatal(args ...any)
+}
+
+// NoError ends the test with err, if that is not nil.
+func NoError(t TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
+}
+
+// Value is for what a call returns, Value(f())(t), and ends the test with its error, if there is one.
+func Value[V any](v V, err error) func(t TB) V {
+	return func(t TB) V {
+		t.Helper()
+		NoError(t, err)
+		return v
+	}
+}
+
+// patience is how long Await waits. It ends what hangs, and is long enough for any machine:
+// a wait that ends well does not take longer for it.
+const patience = 6 * time.Minute
+
+// Await waits until ask returns no error, and ends the test with the last one when its patience is
+// over. It asks again after a millisecond, then after twice as long each time, up to 100 ms.
+func Await(t TB, what string, ask func() error) {
+	t.Helper()
+	pause := time.Millisecond
+	for end := time.Now().Add(patience); ; time.Sleep(pause) {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(fmt.Sprintf("not so after %v: %s: %v", patience, what, err))
+		}
+		pause = min(2*pause, 100*time.Millisecond)
+	}
+}
+
+// Eventually is Await of a condition.
+func Eventually(t TB, what string, holds func() bool) {
+	t.Helper()
+	Await(t, what, func() error {
+		if !holds() {
+			return errors.New("it does not hold")
+		}
+		return nil
+	})
+}
+
+// Time is for a test that takes a while: "make test" runs with -short and leaves it
+// to "make test-all".
 func Time(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
-		Missing(t, "takes a while: run without -short")
+		t.Skip("takes a while: run without -short")
 	}
+}
+
+// Cases returns how many random cases a property test tries: few with -short, else many.
+func Cases(few, many int) int {
+	if testing.Short() {
+		return few
+	}
+	return many
 }
 
 // Asked returns the value of an environment variable by which somebody asks for
@@ -89,28 +138,6 @@ func Root(t testing.TB) {
 	if uid := os.Geteuid(); uid != 0 {
 		Missing(t, "needs root, runs as uid %d: run it with sudo", uid)
 	}
-}
-
-// BPF needs the right to load a BPF program for a cgroup, which it proves by
-// loading one that lets every packet pass.
-func BPF(t testing.TB) {
-	t.Helper()
-	if err := rlimit.RemoveMemlock(); err != nil {
-		Missing(t, "needs BPF: raising the memlock limit: %v (run as root)", err)
-		return
-	}
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name:         "psd_require",
-		Type:         ebpf.CGroupSKB,
-		AttachType:   ebpf.AttachCGroupInetEgress,
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
-		License:      "Apache-2.0",
-	})
-	if err != nil {
-		Missing(t, "needs BPF: loading a cgroup_skb program: %v (run as root, or with CAP_BPF and CAP_NET_ADMIN)", err)
-		return
-	}
-	prog.Close()
 }
 
 // CgroupV2 returns the mount point of the cgroup v2 hierarchy, under which the
@@ -223,6 +250,16 @@ func shared(t testing.TB, variable, folder, name string, optional bool) string {
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
+}
+
+// ModuleRoot returns the folder of go.mod.
+func ModuleRoot(t testing.TB) string {
+	t.Helper()
+	root, err := moduleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
 }
 
 // moduleRoot walks up from the working directory to the folder of go.mod.

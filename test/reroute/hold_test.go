@@ -11,6 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
+	"github.com/psidecar/psidecar/test/acting"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -33,24 +34,22 @@ func TestHold(t *testing.T) {
 		{"full speed", []string{"--steps", "2000"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newPlanner(t, n.Host(0))
+			p := acting.NewPlanner(t, n.Host(0))
 			var all []*sidecar.Sidecar
 			for _, h := range n.Hosts() {
-				all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", p.address, "--state-dir", t.TempDir()))
+				all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", p.Address, "--state-dir", t.TempDir()))
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			mine := hosts.Program{psjob, "--json"}
 			count := append(hosts.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--count-batch", "300"}, c.args...)
 			r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count)}.Start(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			name := net.JoinHostPort(n.Host(0).IPv4.String(), "9091")
 			rng := rand.New(rand.NewPCG(1, 1))
 			untilOver(t, r, 20*time.Millisecond, func(over bool) {
-				if !over && !p.busy(name) && plain(t, all) > 20 {
-					p.propose(rng, name, ids, 20, k)
+				if !over && !p.Busy(name) && plain(t, all) > 20 {
+					p.Propose(rng, name, hoststest.JobKeys(t, ids), 20, k)
 				}
 			})
 			for _, s := range all {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
+	"github.com/psidecar/psidecar/test/acting"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -23,19 +24,17 @@ func TestRate(t *testing.T) {
 	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	const k, ids = 2, 200_000
 	n := hoststest.New(t, hosts.Config{Hosts: k, Rate: 1e9})
-	p := newPlanner(t, n.Host(0))
+	p := acting.NewPlanner(t, n.Host(0))
 	var all []*sidecar.Sidecar
 	for _, h := range n.Hosts() {
-		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", p.address, "--state-dir", t.TempDir()))
+		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", p.Address, "--state-dir", t.TempDir()))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	mine := hosts.Program{psjob, "--json"}
 	count := hosts.Program{psjob, "--json", "--model", "count", "--count-keys", strconv.Itoa(ids), "--count-batch", "100", "--count-compute", "10ms", "--steps", "3000"}
 	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count)}.Start(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- r.Wait() }()
 	moved := func() (keys, bytes uint64, held []uint64) {
@@ -46,15 +45,15 @@ func TestRate(t *testing.T) {
 		}
 		return keys, bytes, held
 	}
-	rng, name := rand.New(rand.NewPCG(1, 1)), jobName(n.Host(0).IPv4)
-	for !p.busy(name) {
-		time.Sleep(100 * time.Millisecond)
+	rng, name := rand.New(rand.NewPCG(1, 1)), acting.JobName(n.Host(0).IPv4)
+	require.Eventually(t, "keys move", func() bool {
 		if plain(t, all) > 20 {
-			p.propose(rng, name, ids, ids, k)
+			p.Propose(rng, name, hoststest.JobKeys(t, ids), ids, k)
 		}
-	}
+		return p.Busy(name)
+	})
 	began := time.Now()
-	for p.busy(name) {
+	for p.Busy(name) {
 		select {
 		case err := <-done:
 			t.Fatalf("the job ended before all had moved: %v", err)

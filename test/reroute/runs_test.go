@@ -2,10 +2,13 @@ package reroute
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,7 +21,9 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/planner/api"
+	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/test/acting"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -26,12 +31,13 @@ import (
 // oneRun is a run of a job while something happens to its proxies and planner.
 type oneRun struct {
 	t       *testing.T
-	p       *planner
-	proxies []*restarting
+	p       *acting.Planner
+	proxies []*acting.Restarting
 	name    string // the job's
 	rng     *rand.Rand
 	done    chan error // how the job has ended
 	run     string     // this run's name
+	names   string     // the hosts file in which proxies look the planner up
 }
 
 const (
@@ -42,11 +48,10 @@ const (
 // until waits until a condition is met, and has keys move all the time.
 func (r *oneRun) until(what string, met func() (bool, string)) {
 	r.t.Helper()
-	why := ""
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		ok := false
-		if ok, why = met(); ok {
-			return
+	require.Await(r.t, what, func() error {
+		ok, why := met()
+		if ok {
+			return nil
 		}
 		select {
 		case err := <-r.done:
@@ -54,29 +59,28 @@ func (r *oneRun) until(what string, met func() (bool, string)) {
 			r.t.Fatalf("the job has ended (%v) before %s: %s", err, what, why)
 		default:
 		}
-		if plan := r.plan(); plan.GetRun() == r.run && plan.GetLost() == "" && !r.p.busy(r.name) {
-			r.p.propose(r.rng, r.name, runIDs, 200, runHosts)
+		if plan := r.plan(); plan.GetRun() == r.run && plan.GetLost() == "" && !r.p.Busy(r.name) {
+			r.p.Propose(r.rng, r.name, hoststest.JobKeys(r.t, runIDs), 200, runHosts)
 		}
-	}
-	r.t.Fatalf("it did not come to this within a minute: %s: %s", what, why)
+		return errors.New(why)
+	})
 }
 
 // plan is the job's newest run in the eyes of the planner.
-func (r *oneRun) plan() *api.JobPlan {
-	r.p.mu.Lock()
-	defer r.p.mu.Unlock()
-	d, err := r.p.service.Describe(context.Background(), &api.DescribeRequest{Job: r.name})
-	if err != nil || len(d.GetJobs()) == 0 {
-		return nil
-	}
-	return d.GetJobs()[0]
+func (r *oneRun) plan() (newest *api.JobPlan) {
+	r.p.Do(func(s *plans.Service) {
+		if d, err := s.Describe(context.Background(), &api.DescribeRequest{Job: r.name}); err == nil && len(d.GetJobs()) > 0 {
+			newest = d.GetJobs()[0]
+		}
+	})
+	return newest
 }
 
 // states are those of the run on the hosts; missing says where it is not known,
 // or not ready.
 func (r *oneRun) states() (all []jobs.State, missing string) {
 	for _, x := range r.proxies {
-		s, err := x.state()
+		s, err := x.State()
 		found := false
 		for _, j := range s.Jobs {
 			if j.Job == r.name && string(j.Run) == r.run {
@@ -85,11 +89,11 @@ func (r *oneRun) states() (all []jobs.State, missing string) {
 		}
 		switch {
 		case err != nil:
-			missing += fmt.Sprintf("%s: %v; ", x.host.Name, err)
+			missing += fmt.Sprintf("%s: %v; ", x.Host.Name, err)
 		case !found:
-			missing += fmt.Sprintf("%s does not know the run; ", x.host.Name)
+			missing += fmt.Sprintf("%s does not know the run; ", x.Host.Name)
 		case !all[len(all)-1].Ready:
-			missing += fmt.Sprintf("%s is not ready: %+v; ", x.host.Name, all[len(all)-1])
+			missing += fmt.Sprintf("%s is not ready: %+v; ", x.Host.Name, all[len(all)-1])
 		}
 	}
 	return all, missing
@@ -104,6 +108,16 @@ func (r *oneRun) displaced() {
 		all, missing := r.states()
 		return missing == "" && len(all) == runHosts && plan.GetRun() == r.run && plan.GetLost() == "" && plan.GetDisplacedKeys() > 50,
 			fmt.Sprintf("%s; the planner has run %s with %d keys displaced %s", missing, plan.GetRun(), plan.GetDisplacedKeys(), plan.GetLost())
+	})
+}
+
+// moves waits until the planner, wherever it is, has recorded another move of a proxy's.
+func (r *oneRun) moves() {
+	r.t.Helper()
+	before := r.plan().GetVersion()
+	r.until("another move is recorded", func() (bool, string) {
+		plan := r.plan()
+		return plan.GetLost() == "" && plan.GetVersion() > before, fmt.Sprintf("version %d, was %d %s", plan.GetVersion(), before, plan.GetLost())
 	})
 }
 
@@ -122,7 +136,7 @@ func (r *oneRun) begin(before string) {
 	}
 }
 
-func (r *oneRun) signal(i int, sig os.Signal) { r.proxies[i].current().Signal(sig) }
+func (r *oneRun) signal(i int, sig os.Signal) { r.proxies[i].Current().Signal(sig) }
 
 // replaced is the happening in whose run nothing is repeated: a proxy that ends in
 // order loses nothing.
@@ -134,40 +148,80 @@ func happenings() []func(r *oneRun) {
 		func(*oneRun) {},
 		replaced: func(r *oneRun) {
 			s := r.proxies[r.rng.IntN(runHosts)]
-			old := s.current()
+			old := s.Current()
 			old.Signal(syscall.SIGTERM)
-			r.until("the proxy is replaced", func() (bool, string) { return s.current() != old, "it has not ended, or there is no other yet" })
+			r.until("the proxy is replaced", func() (bool, string) { return s.Current() != old, "it has not ended, or there is no other yet" })
 		},
 		func(r *oneRun) { r.signal(r.rng.IntN(runHosts), syscall.SIGKILL) },
 		func(r *oneRun) { // all proxies know
-			r.p.lose(func() {})
+			r.p.Lose(func() {})
 		},
 		func(r *oneRun) { // two know
-			r.p.lose(func() { r.signal(r.rng.IntN(runHosts), syscall.SIGKILL) })
+			r.p.Lose(func() { r.signal(r.rng.IntN(runHosts), syscall.SIGKILL) })
 		},
 		func(r *oneRun) { // nobody knows but by what was kept
-			r.p.lose(func() {
+			r.p.Lose(func() {
 				for i := range r.proxies {
 					r.signal(i, syscall.SIGKILL)
 				}
 			})
 		},
 		func(r *oneRun) {
-			r.p.mu.Lock()
-			_, err := r.p.service.Act(context.Background(), &api.ActRequest{Job: r.name, Action: api.ActRequest_FORGET})
-			r.p.mu.Unlock()
+			err := r.p.Order(r.name, api.ActRequest_FORGET)
 			if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "displaced") {
 				r.t.Errorf("forgetting a job that runs: %v", err)
 			}
-			r.p.again()
+			r.p.Again(func() {})
 			r.signal(r.rng.IntN(runHosts), syscall.SIGKILL)
+		},
+		func(r *oneRun) { // its store is damaged, so that it begins without one
+			file := r.p.File
+			r.p.Again(func() {
+				require.NoError(r.t, os.Truncate(file, 8192))
+			})
+			if _, err := os.Stat(file + ".damaged"); err != nil {
+				r.t.Errorf("the damaged store is not beside the new one: %v", err)
+			}
+		},
+		func(r *oneRun) { // it comes back elsewhere, with its store on a volume
+			r.p.Again(r.reschedule)
+		},
+		func(r *oneRun) { // it comes back elsewhere, and its store was lost with its pod
+			r.p.Lose(r.reschedule)
 		},
 	}
 }
 
+// plannerName is the name at which proxies look for the planner, as for a Service.
+const plannerName = "planner.test"
+
+// reschedule has the planner start on another host, which has its name from then on.
+func (r *oneRun) reschedule() {
+	here := slices.IndexFunc(r.proxies, func(x *acting.Restarting) bool { return x.Host == r.p.Host })
+	r.p.Host = r.proxies[(here+1)%runHosts].Host
+	r.p.Address = net.JoinHostPort(r.p.Host.IPv4.String(), acting.PlannerPort)
+	writeNames(r.t, r.names, r.p.Host)
+}
+
+// writeNames writes a hosts file. It is not replaced: it is mounted.
+func writeNames(t *testing.T, file string, planner *hosts.Host) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(file, []byte("127.0.0.1 localhost\n"+planner.IPv4.String()+" "+plannerName+"\n"), 0o644))
+}
+
+// withNames returns a program that runs another one, which has the file as its /etc/hosts.
+func withNames(t *testing.T, file, program string) string {
+	t.Helper()
+	script := filepath.Join(t.TempDir(), "psidecar")
+	text := fmt.Sprintf("#!/bin/sh\nexec unshare --mount --propagation slave sh -c 'mount --bind %s /etc/hosts && exec %s \"$@\"' sh \"$@\"\n", file, program)
+	require.NoError(t, os.WriteFile(script, []byte(text), 0o755))
+	return script
+}
+
 // The same job runs again and again at one address, in one cgroup, with one planner
-// whose state is never cleared. Proxies are replaced and killed, and the store is
-// lost; the sums stay exact, and each run begins with all keys at home.
+// whose state is never cleared. Proxies are replaced and killed, the planner is
+// restarted, also on another host, and its store is lost or damaged; the sums stay
+// exact, and each run begins with all keys at home.
 // PSIDECAR_RUNS=50 makes it 50 runs.
 func TestRunAfterRun(t *testing.T) {
 	require.Root(t)
@@ -181,14 +235,16 @@ func TestRunAfterRun(t *testing.T) {
 		}
 	}
 	n := hoststest.New(t, hosts.Config{Hosts: runHosts})
-	p := newPlanner(t, n.Host(0))
-	proxies := startFleet(t, n, p.moving()...)
+	p := acting.NewPlanner(t, n.Host(0))
+	names := filepath.Join(t.TempDir(), "hosts")
+	writeNames(t, names, p.Host)
+	proxies := acting.StartProxiesOf(t, withNames(t, names, hoststest.BuildJob(t, "cmd/psidecar")), n.Hosts(), "--act", "--handler", "add", "--planner", net.JoinHostPort(plannerName, acting.PlannerPort))
 	psjob := hoststest.BuildJob(t, "cmd/psjob")
 	last := ""
 	for i := range runs {
 		happens := i % len(all)
 		if !t.Run(fmt.Sprintf("run %d, happening %d", i+1, happens), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			mine := hosts.Program{psjob, "--json"}
 			goesOn, end := hoststest.WhileTraining(t)
@@ -197,12 +253,9 @@ func TestRunAfterRun(t *testing.T) {
 			if happens == replaced {
 				env = nil
 			}
-			running, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(runHosts, mine), Workers: hosts.Repeat(runHosts, count),
-				Env: env}.Start(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := &oneRun{t: t, p: p, proxies: proxies, rng: rand.New(rand.NewPCG(uint64(i), 1)), done: make(chan error, 1),
+			running := require.Value(hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(runHosts, mine), Workers: hosts.Repeat(runHosts, count),
+				Env: env}.Start(ctx))(t)
+			r := &oneRun{t: t, p: p, proxies: proxies, names: names, rng: rand.New(rand.NewPCG(uint64(i), 1)), done: make(chan error, 1),
 				name: net.JoinHostPort(n.Host(0).IPv4.String(), "9091")}
 			go func() { r.done <- running.Wait() }()
 			defer func() { cancel(); <-r.done }()
@@ -210,6 +263,7 @@ func TestRunAfterRun(t *testing.T) {
 			last = r.run
 			r.displaced()
 			all[happens](r)
+			r.moves()
 			r.displaced()
 			end()
 			for {
@@ -226,8 +280,8 @@ func TestRunAfterRun(t *testing.T) {
 					r.done <- err
 					return
 				case <-time.After(50 * time.Millisecond):
-					if !p.busy(r.name) {
-						p.propose(r.rng, r.name, runIDs, 200, runHosts)
+					if !p.Busy(r.name) {
+						p.Propose(r.rng, r.name, hoststest.JobKeys(r.t, runIDs), 200, runHosts)
 					}
 				}
 			}

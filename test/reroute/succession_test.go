@@ -21,6 +21,7 @@ import (
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/test/acting"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -31,7 +32,7 @@ import (
 type succession struct {
 	t    *testing.T
 	net  *hosts.Net
-	p    *planner
+	p    *acting.Planner
 	all  []*sidecar.Sidecar
 	name string     // the job's
 	done chan error // how the rest of the job has ended
@@ -54,9 +55,9 @@ func newSuccession(t *testing.T) *succession {
 	program := hoststest.BuildJob(t, "cmd/psidecar")
 	s := &succession{t: t, net: hoststest.New(t, hosts.Config{Hosts: successionHosts}), done: make(chan error, 1),
 		psjob: hoststest.BuildJob(t, "cmd/psjob"), others: t.TempDir(), own: t.TempDir()}
-	s.p, s.name = newPlanner(t, s.net.Host(0)), jobName(s.net.Host(0).IPv4)
+	s.p, s.name = acting.NewPlanner(t, s.net.Host(0)), acting.JobName(s.net.Host(0).IPv4)
 	for _, h := range s.net.Hosts() {
-		s.all = append(s.all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", s.p.address, "--state-dir", t.TempDir(), "--grace", "1m"))
+		s.all = append(s.all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--planner", s.p.Address, "--state-dir", t.TempDir(), "--grace", "1m"))
 	}
 	return s
 }
@@ -72,11 +73,8 @@ func (s *succession) count(rest string, more ...string) hosts.Program {
 func (s *succession) start(ctx context.Context) *hosts.Running {
 	s.t.Helper()
 	mine := hosts.Program{s.psjob, "--json"}
-	r, err := hosts.Job{Hosts: s.net.Hosts(), Scheduler: mine, Servers: hosts.Repeat(successionHosts, mine),
-		Workers: hosts.Repeat(successionHosts-1, s.count(s.others)), Env: []string{"DMLC_NUM_WORKER=" + strconv.Itoa(successionHosts)}}.Start(ctx)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	r := require.Value(hosts.Job{Hosts: s.net.Hosts(), Scheduler: mine, Servers: hosts.Repeat(successionHosts, mine),
+		Workers: hosts.Repeat(successionHosts-1, s.count(s.others)), Env: []string{"DMLC_NUM_WORKER=" + strconv.Itoa(successionHosts)}}.Start(ctx))(s.t)
 	go func() { s.done <- r.Wait() }()
 	return r
 }
@@ -84,11 +82,10 @@ func (s *succession) start(ctx context.Context) *hosts.Running {
 // await waits until a condition is met; the condition says what is missing.
 func (s *succession) await(what string, met func() (bool, string)) {
 	s.t.Helper()
-	why := ""
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		ok := false
-		if ok, why = met(); ok {
-			return
+	require.Await(s.t, what, func() error {
+		ok, why := met()
+		if ok {
+			return nil
 		}
 		select {
 		case err := <-s.done:
@@ -96,8 +93,8 @@ func (s *succession) await(what string, met func() (bool, string)) {
 			s.t.Fatalf("the job has ended (%v) before %s: %s", err, what, why)
 		default:
 		}
-	}
-	s.t.Fatalf("it did not come to this within two minutes: %s: %s", what, why)
+		return errors.New(why)
+	})
 }
 
 // state is what the proxy on a host says of the job; empty while it does not know it.
@@ -126,24 +123,22 @@ func (s *succession) rank(host int) (rank int) {
 func (s *succession) propose(targets []plan.Range) (away int) {
 	s.t.Helper()
 	servers := len(s.net.Hosts())
-	s.p.mu.Lock()
-	defer s.p.mu.Unlock()
-	s.p.service.View(s.name, func(w plans.Where) {
-		for _, r := range targets {
-			owner := w.Owners.Owner(r.First)
-			if owner == plan.Home {
-				owner = plan.HomeOf(r.First, servers)
+	s.p.Do(func(service *plans.Service) {
+		service.View(s.name, func(w plans.Where) {
+			for _, r := range targets {
+				owner := w.Owners.Owner(r.First)
+				if owner == plan.Home {
+					owner = plan.HomeOf(r.First, servers)
+				}
+				if owner != r.Owner {
+					away++
+				}
 			}
-			if owner != r.Owner {
-				away++
-			}
+		})
+		if moving, _ := service.Busy(s.name); away > 0 && !moving {
+			require.Value(service.Propose(s.t.Context(), plans.Proposal{Job: s.name, Servers: servers, Reason: "a test", Targets: targets}))(s.t)
 		}
 	})
-	if moving, _ := s.p.service.Busy(s.name); away > 0 && !moving {
-		if _, err := s.p.service.Propose(s.t.Context(), plans.Proposal{Job: s.name, Servers: servers, Reason: "a test", Targets: targets}); err != nil {
-			s.t.Fatal(err)
-		}
-	}
 	return away
 }
 
@@ -161,7 +156,7 @@ func (s *succession) move(keys []uint64, owner func(i int) int32) {
 	targets := targetsOf(keys, owner)
 	s.await("the keys are moved", func() (bool, string) {
 		away := s.propose(targets)
-		return away == 0 && !s.p.busy(s.name), fmt.Sprintf("%d of %d are not; %+v", away, len(keys), s.state(len(s.all)-1))
+		return away == 0 && !s.p.Busy(s.name), fmt.Sprintf("%d of %d are not; %+v", away, len(keys), s.state(len(s.all)-1))
 	})
 }
 
@@ -175,10 +170,7 @@ func (s *succession) startWorker(ctx context.Context, more ...string) (*hosts.Pr
 		"DMLC_PS_ROOT_URI="+s.net.Host(0).IPv4.String(), "DMLC_PS_ROOT_PORT=9091", "DMLC_NODE_HOST="+h.IPv4.String())
 	log := new(hosts.Log)
 	cmd.Stderr = log
-	p, err := h.StartIn("job", cmd)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	p := require.Value(h.StartIn("job", cmd))(s.t)
 	return p, log
 }
 
@@ -186,24 +178,18 @@ func (s *succession) startWorker(ctx context.Context, more ...string) (*hosts.Pr
 // which would move them: the hold lasts until both go on.
 func (s *succession) holdForever(server *hosts.Node, host int, targets []plan.Range) {
 	s.t.Helper()
-	if err := server.Signal(syscall.SIGSTOP); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, server.Signal(syscall.SIGSTOP))
 	last := len(s.all) - 1
 	s.await("the keys are held", func() (bool, string) {
 		s.propose(targets)
 		if s.state(last).Holds == 0 {
 			return false, "nothing is held"
 		}
-		if err := s.all[host].Process.Pause(); err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, s.all[host].Process.Pause())
 		if s.state(last).Holds > 0 {
 			return true, ""
 		}
-		if err := s.all[host].Process.Resume(); err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, s.all[host].Process.Resume())
 		return false, "the move was given up at that moment"
 	})
 }
@@ -212,28 +198,18 @@ func (s *succession) holdForever(server *hosts.Node, host int, targets []plan.Ra
 func restAt(t *testing.T, folder string, step int) (remove func()) {
 	t.Helper()
 	path := filepath.Join(folder, strconv.Itoa(step))
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	return func() {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Remove(path))
 	}
 }
 
 // keysOf returns the keys of a step of the last host's worker.
 func (s *succession) keysOf(step int) []uint64 {
 	s.t.Helper()
-	spread, err := dataset.ParseKeyMap("spread")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	spread := require.Value(dataset.ParseKeyMap("spread"))(s.t)
 	// psjob's defaults.
-	of, err := train.CountKeys(train.CountOptions{Keys: successionIDs, Batch: 100, Skew: 1}, 1, &spread)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	of := require.Value(train.CountKeys(train.CountOptions{Keys: successionIDs, Batch: 100, Skew: 1}, 1, &spread))(s.t)
 	return slices.Clone(of(s.rank(successionHosts-1), step))
 }
 
@@ -260,7 +236,7 @@ func TestWorkerTakesThePlaceOfOneThatWasKilled(t *testing.T) {
 	require.BPF(t)
 	const last, stuck = successionHosts - 1, 1
 	s := newSuccession(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	goOn, begin := restAt(t, s.others, successionCut), restAt(t, s.own, successionCut)
 	r := s.start(ctx)
@@ -284,13 +260,9 @@ func TestWorkerTakesThePlaceOfOneThatWasKilled(t *testing.T) {
 		split := slices.ContainsFunc(j.UnderWay, func(u string) bool { return strings.HasSuffix(u, "split true") })
 		return split && j.Waiting > 0, fmt.Sprintf("%+v", j)
 	})
-	if err := victim.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, victim.Kill())
 	<-victim.Done()
-	if err := errors.Join(r.Servers[stuck].Signal(syscall.SIGCONT), s.all[stuck].Process.Resume()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(r.Servers[stuck].Signal(syscall.SIGCONT), s.all[stuck].Process.Resume()))
 	goOn()
 	// Until it has asked for anything, only the end of the dead worker ends what that has asked: later
 	// a request of the same timestamp does.

@@ -10,6 +10,7 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/aggregate"
+	"github.com/psidecar/psidecar/test/acting"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
@@ -18,10 +19,7 @@ import (
 // sums returns what a proxy has summed so far.
 func sums(t testing.TB, s *sidecar.Sidecar) aggregate.Counts {
 	t.Helper()
-	c, err := s.Connections(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(s.Connections(t.Context()))(t)
 	if c.Aggregate == nil {
 		t.Fatalf("%s sums nothing", s.Host.Name)
 	}
@@ -37,11 +35,11 @@ func TestSummedWhileKeysMove(t *testing.T) {
 	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	const servers, workers = 3, 4
 	n := hoststest.New(t, hosts.Config{Hosts: 1 + servers, Rate: 500_000_000})
-	p := newPlanner(t, n.Host(0))
+	p := acting.NewPlanner(t, n.Host(0))
 	var all []*sidecar.Sidecar
 	for _, h := range n.Hosts() {
 		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--handler", "add", "--aggregate", "host", "--aggregate-wait", "50ms", "--codec", "compact", "--split", "3",
-			"--planner", p.address, "--state-dir", t.TempDir()))
+			"--planner", p.Address, "--state-dir", t.TempDir()))
 	}
 	for _, c := range []struct {
 		name   string
@@ -49,31 +47,25 @@ func TestSummedWhileKeysMove(t *testing.T) {
 		ids    int
 		server []string
 		parts  bool
-		env    []string
 	}{
-		{"equal lists", []string{"--count-keys", "1200", "--count-batch", "1200", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false, nil},
-		{"differing lists", []string{"--count-keys", "1200", "--count-batch", "600", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false, nil},
-		{"differing lists, messages lost", []string{"--count-keys", "1200", "--count-batch", "600", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false,
-			[]string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=300", "PS_DROP_MSG=1"}},
-		{"large values in parts", []string{"--key-map", "identity", "--count-keys", "3", "--count-batch", "3", "--value-length", "262144"}, 3, []string{"--value-length", "262144"}, true, nil},
+		{"equal lists", []string{"--count-keys", "1200", "--count-batch", "1200", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false},
+		{"differing lists", []string{"--count-keys", "1200", "--count-batch", "600", "--value-length", "32"}, 1200, []string{"--value-length", "32"}, false},
+		{"large values in parts", []string{"--key-map", "identity", "--count-keys", "3", "--count-batch", "3", "--value-length", "262144"}, 3, []string{"--value-length", "262144"}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			goesOn, end := hoststest.WhileTraining(t)
 			mine := hosts.Program{psjob, "--json"}
 			count := append(append(mine[:2:2], "--model", "count", "--steps", "40", "--count-while", goesOn), c.args...)
-			name := jobName(n.Host(1).IPv4)
+			name := acting.JobName(n.Host(1).IPv4)
 			var before plan.Run
 			for _, j := range runStates(t, all, name, "") {
 				before = j.Run
 			}
 			had := sums(t, all[0])
-			r, err := hosts.Job{Scheduler: mine, Servers: hosts.Repeat(servers, append(mine[:2:2], c.server...)), Workers: hosts.Repeat(workers, count),
-				Hosts: n.Hosts()[1:], WorkerHosts: n.Hosts()[:1], Env: c.env}.Start(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := require.Value(hosts.Job{Scheduler: mine, Servers: hosts.Repeat(servers, append(mine[:2:2], c.server...)), Workers: hosts.Repeat(workers, count),
+				Hosts: n.Hosts()[1:], WorkerHosts: n.Hosts()[:1]}.Start(ctx))(t)
 			rng := rand.New(rand.NewPCG(1, 1))
 			var requests, split, moved uint64
 			var now aggregate.Counts
@@ -86,8 +78,8 @@ func TestSummedWhileKeysMove(t *testing.T) {
 				if split > 200 && (moved >= 400 || c.parts) && now.Sums >= had.Sums+100 {
 					end()
 				}
-				if !over && !c.parts && requests > 20 && !p.busy(name) {
-					p.propose(rng, name, c.ids, 200, servers)
+				if !over && !c.parts && requests > 20 && !p.Busy(name) {
+					p.Propose(rng, name, hoststest.JobKeys(t, c.ids), 200, servers)
 				}
 			})
 			t.Logf("%d requests, %d of them split, %d keys moved: %+v", requests, split, moved, now)
@@ -109,11 +101,11 @@ func TestSummedWhereAProbeShowsThatServersAdd(t *testing.T) {
 	require.BPF(t)
 	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 2})
-	p := newPlanner(t, n.Host(0))
+	p := acting.NewPlanner(t, n.Host(0))
 	var all []*sidecar.Sidecar
 	for _, h := range n.Hosts() {
 		all = append(all, sidecar.Start(t, h, program, "sidecar", "--act", "--allow-probe", "--aggregate", "host", "--aggregate-wait", "20ms", "--codec", "compact",
-			"--planner", p.address, "--state-dir", t.TempDir()))
+			"--planner", p.Address, "--state-dir", t.TempDir()))
 	}
 	samples := writeSamples(t, 8000)
 	for _, c := range []struct {
@@ -121,14 +113,12 @@ func TestSummedWhereAProbeShowsThatServersAdd(t *testing.T) {
 		adds bool
 	}{{"add", true}, {"ftrl", false}} {
 		t.Run(c.rule, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			had := sums(t, all[0])
 			mine := hosts.Program{psjob, "--json", "--model", "lr", "--data", samples, "--epochs", "100000", "--batch", "50", "--rule", c.rule}
 			r, err := hosts.Job{Hosts: n.Hosts()[1:], Scheduler: mine, Servers: hosts.Repeat(1, mine), Workers: hosts.Repeat(3, mine), WorkerHosts: n.Hosts()[:1]}.Start(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			done := make(chan error, 1)
 			go func() { done <- r.Wait(); close(done) }()
 			defer func() { cancel(); <-done }() // it trains until it is stopped
@@ -172,14 +162,9 @@ func BenchmarkSplitPushesSummed(b *testing.B) {
 					if err == nil {
 						err = r.Wait()
 					}
-					if err != nil {
-						b.Fatal(err)
-					}
+					require.NoError(b, err)
 				}
-				traffic, err := n.Traffic()
-				if err != nil {
-					b.Fatal(err)
-				}
+				traffic := require.Value(n.Traffic())(b)
 				bytes, took := uint64(0), time.Duration(0)
 				for to := range servers {
 					bytes += traffic[0][1+to].Payload

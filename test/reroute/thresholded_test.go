@@ -14,6 +14,7 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 
 	"github.com/psidecar/psidecar/proxy"
+	"github.com/psidecar/psidecar/test/acting"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -54,34 +55,30 @@ type thresholdedCase struct {
 func (c thresholdedCase) run(t *testing.T, program, psjob string) {
 	const k, ids = 2, 400
 	n := hoststest.New(t, hosts.Config{Hosts: k})
-	p := newPlanner(t, n.Host(0))
-	where := p.moving()
+	p := acting.NewPlanner(t, n.Host(0))
+	where := p.Moving()
 	if c.placed {
 		where = []string{"--placement", scatter(t, ids, k)}
 	}
 	w := watched{rng: rand.New(rand.NewPCG(1, 7)), kills: c.kills, least: c.least, folder: t.TempDir(), rests: c.rests}
 	for _, step := range c.rests {
-		if err := os.WriteFile(w.rest(step), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(w.rest(step), nil, 0o600))
 	}
-	w.proxies = startFleetOf(t, program, n, append(where, "--same-host", "--threshold", "0.99", "--threshold-until", strconv.Itoa(c.steps-10))...)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	w.proxies = acting.StartProxiesOf(t, program, n.Hosts(), append(where, "--same-host", "--threshold", "0.99", "--threshold-until", strconv.Itoa(c.steps-10))...)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	mine := hosts.Program{psjob, "--json"}
 	// All workers push all keys in each step.
 	count := hosts.Program{psjob, "--json", "--model", "count", "--count-late", "--count-verify", "--count-keys", strconv.Itoa(ids), "--count-rest", w.folder,
 		"--count-batch", strconv.Itoa(ids), "--value-length", "2", "--count-most", "1000", "--count-compute", "30ms", "--steps", strconv.Itoa(c.steps)}
 	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(k, mine), Workers: hosts.Repeat(k, count), Env: c.env}.Start(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name, some := jobName(n.Host(0).IPv4), 20
+	require.NoError(t, err)
+	name, some := acting.JobName(n.Host(0).IPv4), 20
 	if c.planned {
 		some = 3 * ids
 	}
 	untilOver(t, r, 20*time.Millisecond, func(over bool) {
-		if w.look() && !c.placed && !p.busy(name) && p.propose(w.rng, name, ids, some, k) {
+		if w.look() && !c.placed && !p.Busy(name) && p.Propose(w.rng, name, hoststest.JobKeys(t, ids), some, k) {
 			some = 20
 		}
 		if !over && w.resting(r) {
@@ -99,7 +96,7 @@ func (c thresholdedCase) run(t *testing.T, program, psjob string) {
 
 // watched is proxies, and what was seen of them.
 type watched struct {
-	proxies      []*restarting
+	proxies      []*acting.Restarting
 	rng          *rand.Rand
 	kills        int    // left
 	folder       string // of the steps before which workers rest
@@ -116,7 +113,7 @@ func (w *watched) look() (counting bool) {
 	counting = true
 	moved, split, waits := uint64(0), uint64(0), true
 	for _, p := range w.proxies {
-		s, err := p.state()
+		s, err := p.State()
 		if err != nil || len(s.Jobs) != 1 || s.Values == nil {
 			counting = false
 			continue
@@ -134,7 +131,7 @@ func (w *watched) look() (counting bool) {
 	if counting && waits && w.kills > 0 && w.moved >= w.least && split >= w.killed+20 {
 		w.kills--
 		w.killed = split
-		w.proxies[w.kills%len(w.proxies)].kill()
+		w.proxies[w.kills%len(w.proxies)].Kill()
 	}
 	return counting
 }
@@ -166,32 +163,30 @@ func (w *watched) killAll(ctx context.Context, t *testing.T) {
 		}))
 	}
 	for _, p := range w.proxies {
-		p.kill()
+		p.Kill()
 	}
 	for i, p := range w.proxies {
 		w.await(ctx, t, p, "to go on where the one before was killed", func(s proxy.State) bool {
 			return s.Instance != before[i].Instance && len(s.Jobs) == 1 && s.Jobs[0].Ready && len(s.Connections) >= len(before[i].Connections)
 		})
 	}
-	if err := os.Remove(w.rest(w.rests[0])); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(w.rest(w.rests[0])))
 	w.rests = w.rests[1:]
 }
 
 // await waits for a proxy to be as it is to be, and returns how it is then.
-func (w *watched) await(ctx context.Context, t *testing.T, p *restarting, what string, ok func(proxy.State) bool) (s proxy.State) {
+func (w *watched) await(ctx context.Context, t *testing.T, p *acting.Restarting, what string, ok func(proxy.State) bool) (s proxy.State) {
 	t.Helper()
-	for {
-		var err error
-		if s, err = p.state(); err == nil && ok(s) {
-			return s
+	require.Await(t, "the proxy on "+p.Host.Name+" "+what, func() (err error) {
+		if s, err = p.State(); err == nil && !ok(s) {
+			err = fmt.Errorf("%+v", s)
 		}
-		if ctx.Err() != nil {
-			t.Fatalf("waiting for the proxy on %s %s: %+v, %v", p.host.Name, what, s, err)
+		if err != nil && ctx.Err() != nil {
+			t.Fatalf("waiting for the proxy on %s %s: %v", p.Host.Name, what, err)
 		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return err
+	})
+	return s
 }
 
 func (w *watched) note(s *proxy.ValuesState) {

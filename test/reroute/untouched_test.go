@@ -34,9 +34,7 @@ func displace(t *testing.T, n, k int) string {
 		p.Server = append(p.Server, i)
 	}
 	file := filepath.Join(t.TempDir(), "placement.json")
-	if err := plan.WritePlacementFile(file, p); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, plan.WritePlacementFile(file, p))
 	return file
 }
 
@@ -103,17 +101,13 @@ func confidence(list []float64) (low, high float64) {
 // speed runs a job with one worker and returns its steps a second.
 func speed(t *testing.T, on []*hosts.Host, psjob string, args []string) float64 {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	mine := hosts.Program{psjob, "--json"}
 	mine = append(mine, args...)
 	out, err := hosts.Job{Hosts: on, Scheduler: mine, Servers: hosts.Repeat(len(on), mine), Workers: hosts.Repeat(1, mine)}.Run(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var report struct{ Steps, Seconds float64 }
-	if err := json.Unmarshal(out.Workers[0].Stdout.Bytes(), &report); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(out.Workers[0].Stdout.Bytes(), &report))
 	return report.Steps / report.Seconds
 }

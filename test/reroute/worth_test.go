@@ -38,9 +38,7 @@ func divide(t *testing.T, program, input, algorithm string, k int) parts {
 		Traffic        struct{ Max float64 }
 		DataPerMachine []int `json:"data_per_machine"`
 	}
-	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(out.Bytes(), &report))
 	p.max, p.batch = report.Traffic.Max, slices.Max(report.DataPerMachine)
 	return p
 }
@@ -139,8 +137,6 @@ func TestWorthIt(t *testing.T) {
 		})
 	}
 	if dir := os.Getenv("PSIDECAR_EVAL_OUT"); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, "worth.md"), []byte(report.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "worth.md"), []byte(report.String()), 0o644))
 	}
 }

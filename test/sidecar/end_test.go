@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -86,9 +86,7 @@ func TestEndsBesideNewConnections(t *testing.T) {
 		if log := s.Log(); strings.Contains(log, "panic") || strings.Count(log, "msg=ended") != 1 {
 			t.Fatalf("it did not end in order:\n%s", log)
 		}
-		if err := stormy.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, stormy.Kill())
 		<-stormy.Done()
 	}
 }
@@ -99,10 +97,7 @@ func flowing(t *testing.T, s *Sidecar) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for {
-		state, err := s.Connections(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		state := require.Value(s.Connections(ctx))(t)
 		if state.Carried > 100 {
 			return
 		}

@@ -8,14 +8,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
@@ -44,10 +42,7 @@ func newNamed(t *testing.T, groups ...string) *named {
 			flags = []string{"--planner", n.sidecars[0].Address(Planner), "--allow-annotations", "job,threshold"}
 		}
 		for _, g := range groups {
-			group, err := h.Group(g)
-			if err != nil {
-				t.Fatal(err)
-			}
+			group := require.Value(h.Group(g))(t)
 			flags = append(flags, "--cgroup", group)
 		}
 		n.sidecars = append(n.sidecars, Start(t, h, n.program, "sidecar", flags...))
@@ -82,15 +77,7 @@ func (n *named) job(group string, port int, variables ...string) (end func()) {
 // await waits until ok returns no error, and fails the test with its last one.
 func (n *named) await(what string, ok func() error) {
 	n.t.Helper()
-	for end := time.Now().Add(2 * patience); ; time.Sleep(50 * time.Millisecond) {
-		err := ok()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			n.t.Fatalf("%s does not come: %v", what, err)
-		}
-	}
+	require.Await(n.t, what, ok)
 }
 
 // jobAt returns a job, named by its scheduler, as the agent or planner at that port of a
@@ -130,10 +117,7 @@ var jobLabel = regexp.MustCompile(`[{,]job="([^"]*)"`)
 // series returns the values of the job label in the metrics at a port of a sidecar.
 func (n *named) series(s *Sidecar, port int) map[string]bool {
 	n.t.Helper()
-	body, err := s.Ask(n.t.Context(), http.MethodGet, port, "/metrics", "")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	body := require.Value(s.Ask(n.t.Context(), http.MethodGet, port, "/metrics", ""))(n.t)
 	labels := map[string]bool{}
 	for _, m := range jobLabel.FindAllStringSubmatch(string(body), -1) {
 		labels[m[1]] = true
@@ -225,33 +209,4 @@ func TestThreeRunsOfOneName(t *testing.T) {
 	if out := plan("plan", "codecs", "show", "--job", "ctr"); !strings.Contains(out, "job ctr: ") {
 		t.Errorf("psidecar plan codecs show says %q", out)
 	}
-}
-
-// TestTwoJobsOfOneName: of two jobs that claim one name at a time the second has its
-// scheduler's address appended, which its status says, and the name alone when the first has
-// ended.
-func TestTwoJobsOfOneName(t *testing.T) {
-	n := newNamed(t, "other")
-	first, second := n.hosts[0].Address(9091), n.hosts[0].Address(9191)
-	end := n.job("job", 9091, "PSIDECAR_JOB=ctr")
-	n.called(first, "ctr")
-	n.job("other", 9191, "PSIDECAR_JOB=ctr")
-	n.called(second, "ctr@"+second)
-	n.called(first, "ctr")
-	for _, port := range []int{Page, PlannerPage} {
-		j, err := n.jobAt(n.sidecars[0], port, second)
-		if err != nil || len(j.Remarks) != 1 || !strings.Contains(j.Remarks[0], "the job at "+first+" started earlier and is also named ctr") {
-			t.Errorf("at port %s it says %q, %v", strconv.Itoa(port), j.Remarks, err)
-		}
-	}
-	for _, s := range n.sidecars {
-		n.await("two series", func() error {
-			if got := n.series(s, Page); !got["ctr"] || !got["ctr@"+second] || len(got) != 2 {
-				return fmt.Errorf("%s has those of %v", s.Host.Name, got)
-			}
-			return nil
-		})
-	}
-	end()
-	n.called(second, "ctr")
 }

@@ -24,15 +24,12 @@ func TestPods(t *testing.T) {
 	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 4})
 	nodes, pods := n.Hosts()[:2], n.Hosts()[2:]
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	planner := net.JoinHostPort(nodes[0].IPv4.String(), strconv.Itoa(Planner))
 	var all []*Sidecar
 	for i, node := range nodes {
-		group, err := pods[i].Group("job")
-		if err != nil {
-			t.Fatal(err)
-		}
+		group := require.Value(pods[i].Group("job"))(t)
 		flags := []string{"--cgroup", group, "--codec", "compact"}
 		if i > 0 {
 			flags = append(flags, "--planner", planner)
@@ -50,10 +47,7 @@ func TestPods(t *testing.T) {
 	}
 	for _, s := range all {
 		metric := func(name string) float64 {
-			v, err := s.Metric(ctx, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			v := require.Value(s.Metric(ctx, name))(t)
 			return v
 		}
 		// To and from the worker and the server in the other pod.

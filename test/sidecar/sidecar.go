@@ -5,8 +5,10 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -28,6 +30,8 @@ import (
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/jobs"
+	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Ports of a sidecar, on all addresses of its host. The planner's are open if it has a planner
@@ -40,7 +44,7 @@ const (
 
 // patience bounds each wait: for a start, an end or an answer. It is far longer than these
 // take, also on a busy machine.
-const patience = time.Minute
+const patience = 10 * time.Minute
 
 // Sidecar is a psidecar up that runs on a host. Its methods may be called concurrently, except
 // for Stop.
@@ -70,48 +74,45 @@ func Start(t testing.TB, h *hosts.Host, program, group string, flags ...string) 
 	}}
 	s.Control = filepath.Join(short(t), "control.sock")
 	cgroup, err := h.Group("job")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	any := func(port int) string { return net.JoinHostPort("0.0.0.0", strconv.Itoa(port)) }
 	inPods := slices.Contains(flags, "--kubernetes")
 	if !inPods {
 		flags = append([]string{"--cgroup", cgroup}, flags...)
 	}
-	args := append([]string{"up", "--host", h.Name, "--http", any(Page), "--planner-listen", any(Planner),
-		"--planner-http", any(PlannerPage), "--planner-socket", "", "--control-socket", s.Control, "--insecure", "--bpf-dir", s.Pins, "--state-dir", t.TempDir()}, flags...)
-	cmd := exec.Command(program, args...)
-	cmd.Stderr = &s.log
-	if s.Process, err = h.StartIn(group, cmd); err != nil {
-		t.Fatal(err)
+	// Those with links of a kind of their own leave it to up where the planner listens.
+	if !slices.Contains(flags, "--tls-cert") && !slices.Contains(flags, "--insecure") {
+		flags = append([]string{"--insecure", "--planner-listen", any(Planner)}, flags...)
 	}
+	args := append([]string{"up", "--host", h.Name, "--http", any(Page),
+		"--planner-http", any(PlannerPage), "--planner-socket", "", "--control-socket", s.Control, "--bpf-dir", s.Pins, "--state-dir", t.TempDir()}, flags...)
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), "PSIDECAR_CODEC=compact") // so that all connections go through it
+	cmd.Stderr = &s.log
+	s.Process = require.Value(h.StartIn(group, cmd))(t)
 	t.Cleanup(func() { s.clean(t) })
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	require.Await(t, "psidecar up on "+h.Name+" listens", func() error {
 		open, err := s.Metric(t.Context(), "psidecar_intercept_listeners")
 		if err == nil && open == 0 && inPods {
 			_, err = s.Ask(t.Context(), http.MethodGet, Page, "/readyz", "")
 		}
 		if err == nil && (open > 0 || inPods) {
-			return s
+			return nil
 		}
 		select {
 		case <-s.Process.Done():
 			t.Fatalf("psidecar up on %s has ended:\n%s", h.Name, s.Log())
 		default:
 		}
-		if time.Now().After(end) {
-			t.Fatalf("psidecar up on %s has %v listeners open, %v", h.Name, open, err)
-		}
-	}
+		return fmt.Errorf("%v listeners are open, %w", open, cmp.Or(err, errors.New("want some")))
+	})
+	return s
 }
 
 // short makes a folder with a name short enough for sockets, which t.TempDir's are not.
 func short(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := require.Value(os.MkdirTemp("", "ps"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -172,21 +173,16 @@ func (s *Sidecar) Connections(ctx context.Context) (state proxy.State, err error
 // closed is not enough, since a job may be shorter than what it takes to close its cgroup.
 func (s *Sidecar) Unguarded(t testing.TB) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		state, err := s.Connections(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+	require.Await(t, "no job on "+s.Host.Name+" counts as running", func() error {
+		state := require.Value(s.Connections(t.Context()))(t)
 		running := slices.ContainsFunc(state.Jobs, func(j jobs.State) bool {
 			return j.Guarded || !j.Over && (j.Displaced > 0 || j.Holds > 0 || !j.Ready)
 		})
-		if !running && (state.Guard == nil || state.Guard.Closed+state.Guard.Pending == 0) {
-			return
+		if running || state.Guard != nil && state.Guard.Closed+state.Guard.Pending > 0 {
+			return fmt.Errorf("%+v; cgroups: %+v", state.Jobs, state.Guard)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("on %s a job that has ended counts as running: %+v; cgroups: %+v", s.Host.Name, state.Jobs, state.Guard)
-		}
-	}
+		return nil
+	})
 }
 
 // Metric returns the sum of the agent's metrics of that name, 0 if there is none. The name may
@@ -196,7 +192,7 @@ func (s *Sidecar) Metric(ctx context.Context, name string) (sum float64, err err
 	if err != nil {
 		return 0, err
 	}
-	return hosts.SumMetrics(body, name)
+	return hoststest.SumMetrics(body, name)
 }
 
 // Address returns host:port of one of its ports.
@@ -250,9 +246,7 @@ func (s *Sidecar) Order(ctx context.Context, method, path, text string) error {
 // kernel.
 func (s *Sidecar) Stop(t testing.TB) {
 	t.Helper()
-	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Process.Signal(syscall.SIGTERM))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.Process.Wait(ctx); err != nil {

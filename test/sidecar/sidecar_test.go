@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -15,7 +16,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
@@ -33,7 +34,7 @@ func TestUp(t *testing.T) {
 	require.BPF(t)
 	program, psjob := hoststest.BuildJob(t, "cmd/psidecar"), hoststest.BuildJob(t, "cmd/psjob")
 	n := hoststest.New(t, hosts.Config{Hosts: 3})
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	planner := net.JoinHostPort(n.Host(0).IPv4.String(), strconv.Itoa(Planner))
 	all := []*Sidecar{
@@ -44,10 +45,7 @@ func TestUp(t *testing.T) {
 	count := hosts.Program{psjob, "--json", "--model", "count", "--steps", "40"}
 	mine := hosts.Program{psjob, "--json"}
 	j := hosts.Job{Hosts: n.Hosts(), Scheduler: mine, Servers: hosts.Repeat(3, mine), Workers: hosts.Repeat(3, count)}
-	r, err := j.Run(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := require.Value(j.Run(ctx))(t)
 	for _, s := range all {
 		// It began again, as the same process under its name, for the sake of the
 		// runtime's monitor thread.
@@ -70,9 +68,7 @@ func TestUp(t *testing.T) {
 			Jobs  []page.Job
 			Proxy *proxy.State
 		}
-		if err := json.Unmarshal(out.Bytes(), &status); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(out.Bytes(), &status))
 		if len(status.Jobs) != 1 || status.Jobs[0].Workers != 3 || status.Jobs[0].Servers != 3 {
 			t.Errorf("%s: status knows of jobs %+v", s.Host.Name, status.Jobs)
 		}
@@ -115,28 +111,23 @@ func checkPlanner(t *testing.T, s *Sidecar, r *hosts.Running) {
 		said += report.Pushes + report.Pulls
 	}
 	var jobs page.Jobs
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if err := s.Get(t.Context(), PlannerPage, "/api/v1/jobs", &jobs); err != nil {
-			t.Fatal(err)
+	require.Await(t, fmt.Sprintf("the planner knows of %d accesses", said), func() error {
+		require.NoError(t, s.Get(t.Context(), PlannerPage, "/api/v1/jobs", &jobs))
+		if len(jobs.Jobs) != 1 || jobs.Jobs[0].Accesses != said {
+			return fmt.Errorf("it knows of %+v", jobs.Jobs)
 		}
-		if len(jobs.Jobs) == 1 && jobs.Jobs[0].Accesses == said {
-			if j := jobs.Jobs[0]; j.LeftHostBytes == 0 || j.LeftHostBytes >= j.Bytes {
-				t.Errorf("%d of %d bytes left their hosts", j.LeftHostBytes, j.Bytes)
-			}
-			return
-		}
+		return nil
+	})
+	if j := jobs.Jobs[0]; j.LeftHostBytes == 0 || j.LeftHostBytes >= j.Bytes {
+		t.Errorf("%d of %d bytes left their hosts", j.LeftHostBytes, j.Bytes)
 	}
-	t.Errorf("the workers say %d accesses, the planner knows of %+v", said, jobs.Jobs)
 }
 
 // started returns what a process is called, and the environment that it began with.
 func started(t *testing.T, pid int) (name, environ string) {
 	t.Helper()
 	read := func(file string) string {
-		text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := require.Value(os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), file)))(t)
 		return string(text)
 	}
 	return strings.TrimSpace(read("comm")), strings.ReplaceAll(read("environ"), "\x00", " ")

@@ -32,9 +32,7 @@ func BenchmarkTenMillionKeys(b *testing.B) {
 	})
 	b.Run("PS-lite", func(b *testing.B) {
 		path := filepath.Join(require.Asked(b, "PSLITE_BIN", "the folder of PS-lite's own test programs"), "test_kv_app_benchmark")
-		if _, err := os.Stat(path); err != nil {
-			b.Fatal(err)
-		}
+		require.Value(os.Stat(path))(b)
 		p := hosts.Program{path}
 		compareTimes(b, hosts.Job{Scheduler: p, Servers: hosts.Repeat(2, p), Workers: hosts.Repeat(2, p)}, nil)
 	})

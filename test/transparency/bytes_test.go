@@ -91,13 +91,11 @@ func (x training) both(t *testing.T) (without, with outcome) {
 func (x training) run(t *testing.T, n *hosts.Net, psjob, data string) (o outcome) {
 	t.Helper()
 	node := hosts.Program{psjob, "--json", "--data", data, "--unit-rows", "--steps", strconv.Itoa(x.steps), "--batch", strconv.Itoa(x.batch)}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	before := payload(t, n)
 	r, err := hosts.Job{Hosts: n.Hosts(), Scheduler: node, Servers: hosts.Repeat(hostCount, node), Workers: hosts.Repeat(hostCount, node)}.Run(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	o.perStep = float64(payload(t, n)-before) / float64(x.steps)
 	o.digests = make([]string, hostCount)
 	for _, node := range slices.Concat(r.Servers, r.Workers) {
@@ -120,10 +118,7 @@ func (x training) run(t *testing.T, n *hosts.Net, psjob, data string) (o outcome
 // payload is how many bytes of TCP have crossed between hosts.
 func payload(t *testing.T, n *hosts.Net) (sum uint64) {
 	t.Helper()
-	matrix, err := n.Traffic()
-	if err != nil {
-		t.Fatal(err)
-	}
+	matrix := require.Value(n.Traffic())(t)
 	for _, row := range matrix {
 		for _, pair := range row {
 			sum += pair.Payload
@@ -135,17 +130,12 @@ func payload(t *testing.T, n *hosts.Net) (sum uint64) {
 // unpacked is a data set as text, so that no worker has to unpack it.
 func unpacked(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.Create(filepath.Join(t.TempDir(), strings.TrimSuffix(filepath.Base(path), ".xz")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.Create(filepath.Join(t.TempDir(), strings.TrimSuffix(filepath.Base(path), ".xz"))))(t)
 	cmd := exec.Command(require.Program(t, "xz"), "--decompress", "--stdout", path)
 	cmd.Stdout = text
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("unpacking %s: %v", path, err)
 	}
-	if err := text.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, text.Close())
 	return text.Name()
 }

@@ -82,10 +82,7 @@ func startSidecar(t *testing.T, h *hosts.Host, psidecar, dir, bpffs string) *sta
 	t.Helper()
 	s := &startIntercepting{host: h, pins: filepath.Join(bpffs, h.Name)}
 	socket := filepath.Join(dir, h.Name+".sock")
-	cgroup, err := h.Group("job")
-	if err != nil {
-		t.Fatal(err)
-	}
+	cgroup := require.Value(h.Group("job"))(t)
 	t.Cleanup(func() {
 		if _, err := redirect.Unload(s.pins); err != nil {
 			t.Error(err)
@@ -105,16 +102,10 @@ func startSidecar(t *testing.T, h *hosts.Host, psidecar, dir, bpffs string) *sta
 func (s *startIntercepting) stop(t *testing.T) (state proxy.State, counts redirect.Counts) {
 	t.Helper()
 	r, err := redirect.Open(redirect.Options{Dir: s.pins})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Close()
-	if counts, err = r.Counts(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.proxy.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	counts = require.Value(r.Counts())(t)
+	require.NoError(t, s.proxy.Signal(syscall.SIGTERM))
 	text := s.proxy.Rest()
 	if err := json.Unmarshal([]byte(text), &state); err != nil {
 		t.Fatalf("the proxy of %s ends with %q: %v", s.host.Name, text, err)
@@ -150,7 +141,7 @@ func TestJobs(t *testing.T) {
 			for _, h := range n.Hosts()[:tc.sidecars] {
 				sidecars = append(sidecars, startSidecar(t, h, psidecar, dir, bpffs))
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			tc.job.Hosts, tc.job.IPv6 = n.Hosts(), tc.ipv6
 			if _, err := tc.job.Run(ctx); err != nil { // workers fail where a sum is wrong
@@ -167,9 +158,7 @@ func TestJobs(t *testing.T) {
 						t.Errorf("%s: %s %d times", s.host.Name, redirect.Reason(reason), count)
 					}
 				}
-				if err := s.agent.Signal(syscall.SIGTERM); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, s.agent.Signal(syscall.SIGTERM))
 				if err := s.agent.Wait(ctx); err != nil {
 					t.Errorf("%s: the agent: %v", s.host.Name, err)
 				}
@@ -186,18 +175,11 @@ func TestJobs(t *testing.T) {
 // file system.
 func folders(t *testing.T) (dir, bpffs string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "psd-intercept-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir = require.Value(os.MkdirTemp("", "psd-intercept-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(dir, 0o755))
 	bpffs = t.TempDir()
-	if err := unix.Mount("bpf", bpffs, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.Mount("bpf", bpffs, "bpf", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(bpffs, unix.MNT_DETACH); err != nil {
 			t.Error(err)

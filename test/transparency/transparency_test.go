@@ -90,16 +90,14 @@ func (x *trial) run(t *testing.T, n *hosts.Net) []string {
 	t.Helper()
 	j := x.job
 	j.Hosts = n.Hosts()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	r, err := j.Run(ctx)
 	for again := 0; err != nil && again < x.flaky && ctx.Err() == nil; again++ {
 		t.Logf("started again: %v", err)
 		r, err = j.Run(ctx)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, w := range r.Workers {
 		if said := w.Stdout.String() + w.Stderr.String(); !strings.Contains(said, x.says) {
 			t.Errorf("worker %d said %q, want %q in it", w.Index, said, x.says)
@@ -132,10 +130,7 @@ func carried(t *testing.T, sidecars []*sidecar.Sidecar) (sum uint64) {
 
 func state(t *testing.T, s *sidecar.Sidecar) proxy.State {
 	t.Helper()
-	state, err := s.Connections(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := require.Value(s.Connections(t.Context()))(t)
 	return state
 }
 
@@ -174,16 +169,9 @@ func psjobs(t *testing.T) []trial {
 			Workers: hosts.Repeat(workers, append(mine[:2:2], args...))}
 	}
 	text := filepath.Join(t.TempDir(), "text.libsvm")
-	f, err := os.Create(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := dataset.WriteLibsvm(f, dataset.SyntheticText(dataset.TextOptions{Samples: 1500, Features: 5000, Seed: 1})); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(os.Create(text))(t)
+	require.Value(dataset.WriteLibsvm(f, dataset.SyntheticText(dataset.TextOptions{Samples: 1500, Features: 5000, Seed: 1})))(t)
+	require.NoError(t, f.Close())
 	count := []string{"--model", "count", "--steps", "30"}
 	more := func(args ...string) []string { return append(slices.Clone(count), args...) }
 	all := []trial{

@@ -11,7 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -28,10 +28,7 @@ func TestAgentFallsBehind(t *testing.T) {
 	defer a.stop(t)
 	worker := append(append(hosts.Program{}, psjob...), "--model", "count", "--steps", "1000000", "--count-compute", "20ms")
 	j := hosts.Job{Scheduler: psjob, Servers: hosts.Repeat(2, psjob), Workers: hosts.Repeat(2, worker), Hosts: net.Hosts()}
-	running, err := j.Start(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	running := require.Value(j.Start(ctx))(t)
 	defer func() {
 		for _, n := range running.Nodes() {
 			_ = n.Signal(unix.SIGKILL)
@@ -62,13 +59,9 @@ func TestAgentFallsBehind(t *testing.T) {
 		if !await("at first", ctx, goesOn) {
 			t.Fatalf("the job does not go on: %+v\n%s", last, &a.log)
 		}
-		if err := a.cmd.Process.Signal(unix.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, a.cmd.Process.Signal(unix.SIGSTOP))
 		sleep(ctx, 7*time.Second) // longer than it takes until a job is said to stand still
-		if err := a.cmd.Process.Signal(unix.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, a.cmd.Process.Signal(unix.SIGCONT))
 		round, end := context.WithTimeout(ctx, 10*time.Second) // it is shown for some seconds: next time, if that was missed
 		told = await("behind", round, blind)
 		end()

@@ -19,8 +19,8 @@ import (
 	"github.com/psidecar/psidecar/agent/counts"
 	"github.com/psidecar/psidecar/agent/observe"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/page"
-	"github.com/psidecar/psidecar/proxy/pslite/capture"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/wire/pslite/capture"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/replay"
 	"github.com/psidecar/psidecar/test/require"
@@ -42,16 +42,12 @@ func TestOneByteSegments(t *testing.T) {
 			a.Close()
 			p.close()
 			counters := w.Agent.Agent().Counters
-			if err := w.stop(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.stop())
 			w.nothingLost(t, counters)
 
 			o := observe.New(observe.Options{Locality: counts.DefaultLocalityOptions})
 			f, err := os.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer f.Close()
 			if _, err := replay.Read(f, o.Handle); err != nil {
 				t.Fatal(err)
@@ -90,9 +86,7 @@ func sameCounts(t *testing.T, w *watcher, job string, v *observe.JobView) {
 func enter(t *testing.T, h *hosts.Host) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	before := ""
 	for line := range strings.Lines(string(text)) {
 		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
@@ -100,15 +94,11 @@ func enter(t *testing.T, h *hosts.Host) {
 		}
 	}
 	group, err := h.Group("player")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	move := func(group string) error {
 		return os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0o600)
 	}
-	if err := move(group); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, move(group))
 	t.Cleanup(func() {
 		if err := move(before); err != nil {
 			t.Errorf("leaving the cgroup: %v", err)
@@ -119,9 +109,7 @@ func enter(t *testing.T, h *hosts.Host) {
 func each(t *testing.T, path string, handle func(*capture.Segment)) {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	if _, err := capture.Segments(f, func(s *capture.Segment) error { handle(s); return nil }); err != nil {
 		t.Fatal(err)
@@ -163,7 +151,7 @@ func (p *player) open(f capture.Flow, _ bool) capture.Sink {
 }
 
 func (p *player) connect(f capture.Flow) error {
-	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(p.t.Context(), 10*time.Minute)
 	defer cancel()
 	l, err := p.host.Listen(ctx, "tcp", f.Dst.String())
 	if err != nil {
@@ -227,7 +215,7 @@ type playedFlow struct {
 
 // Bytes implements capture.Sink.
 func (f *playedFlow) Bytes(_ time.Time, b []byte) {
-	if err := hosts.WriteSegments(f.conn, b, 1); err != nil {
+	if err := hoststest.WriteSegments(f.conn, b, 1); err != nil {
 		f.t.Error(fmt.Errorf("sending: %w", err))
 	}
 }

@@ -16,12 +16,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/hosts"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
+
+// attached returns how many programs hang on the cgroup's egress.
+func attached(t *testing.T, cgroup string) int {
+	t.Helper()
+	dir := require.Value(os.Open(cgroup))(t)
+	defer dir.Close()
+	programs := require.Value(link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: ebpf.AttachCGroupInetEgress}))(t)
+	return len(programs.Programs)
+}
 
 // get asks an agent that runs as a process.
 func (a *process) get(ctx context.Context, path string, query url.Values, v any) error {
@@ -69,9 +80,7 @@ func TestDefaults(t *testing.T) {
 			defer a.stop(t)
 			record := exec.CommandContext(ctx, psidecar, "record", "--out", file, "--cgroup", net.Cgroup())
 			record.Stderr = os.Stderr
-			if err := record.Start(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, record.Start())
 			for attached(t, net.Cgroup()) < 2 && ctx.Err() == nil {
 				sleep(ctx, time.Millisecond)
 			}
@@ -93,12 +102,8 @@ func TestDefaults(t *testing.T) {
 			}
 			checkShown(t, ctx, a, truth)
 
-			if err := record.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
-			if err := record.Wait(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, record.Process.Signal(os.Interrupt))
+			require.NoError(t, record.Wait())
 			if out, err := exec.CommandContext(ctx, psidecar, "simulate", file).CombinedOutput(); err != nil {
 				t.Errorf("simulate: %v\n%s", err, out)
 			}
@@ -112,15 +117,11 @@ func checkShown(t *testing.T, ctx context.Context, a *process, truth map[uint64]
 	hottest := keysOfCounts(truth)[:1000]
 	var jobs page.Jobs
 	var shown page.Keys
-	if err := a.get(ctx, "/api/v1/jobs", nil, &jobs); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.get(ctx, "/api/v1/jobs", nil, &jobs))
 	if len(jobs.Jobs) != 1 {
 		t.Fatalf("%d jobs: %s", len(jobs.Jobs), &a.log)
 	}
-	if err := a.get(ctx, "/api/v1/keys", url.Values{"n": {"10000"}}, &shown); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.get(ctx, "/api/v1/keys", url.Values{"n": {"10000"}}, &shown))
 	got := map[uint64]page.HotKey{}
 	for _, k := range shown.Hottest {
 		got[uint64(k.Key)] = k

@@ -14,7 +14,7 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/train"
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
@@ -39,7 +39,7 @@ func TestFiveJobs(t *testing.T) {
 	require.Measurement(t)
 	psjob, psidecar := hoststest.BuildJob(t, "cmd/psjob"), hoststest.BuildJob(t, "cmd/psidecar")
 	net := hoststest.New(t, hosts.Config{Hosts: 1})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
 	a := startAgent(t, psidecar, "--cgroup", net.Cgroup())
@@ -68,9 +68,7 @@ func TestFiveJobs(t *testing.T) {
 		shown[i] = showOf(t, ctx, a, ":"+strconv.Itoa(9000+i))
 	}
 	var agent page.Agent // now: its figures are of the last seconds
-	if err := a.get(ctx, "/api/v1/agent", nil, &agent); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.get(ctx, "/api/v1/agent", nil, &agent))
 	all.Wait()
 	for i, args := range fiveJobs {
 		whole, pushes := map[uint64]uint64{}, map[uint64]uint64{}
@@ -120,9 +118,7 @@ func (s steps) plus(n int) steps { return steps{max(s[0]+n, 0), max(s[1]+n, 0)} 
 func showOf(t *testing.T, ctx context.Context, a *process, end string) (s fiveShown) {
 	t.Helper()
 	var jobs page.Jobs
-	if err := a.get(ctx, "/api/v1/jobs", nil, &jobs); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.get(ctx, "/api/v1/jobs", nil, &jobs))
 	for _, j := range jobs.Jobs {
 		if strings.HasSuffix(j.Name, end) {
 			s.job = j
@@ -133,9 +129,7 @@ func showOf(t *testing.T, ctx context.Context, a *process, end string) (s fiveSh
 	}
 	stepsNow := func() (done steps) {
 		var servers page.Servers
-		if err := a.get(ctx, "/api/v1/servers", url.Values{"job": {s.job.Name}}, &servers); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, a.get(ctx, "/api/v1/servers", url.Values{"job": {s.job.Name}}, &servers))
 		for _, w := range servers.Workers {
 			rank, err := strconv.Atoi(strings.TrimPrefix(w.Name, "worker"))
 			if err != nil || rank >= len(done) {
@@ -146,9 +140,7 @@ func showOf(t *testing.T, ctx context.Context, a *process, end string) (s fiveSh
 		return done
 	}
 	s.before = stepsNow()
-	if err := a.get(ctx, "/api/v1/keys", url.Values{"job": {s.job.Name}, "n": {"1000"}}, &s.keys); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.get(ctx, "/api/v1/keys", url.Values{"job": {s.job.Name}, "n": {"1000"}}, &s.keys))
 	if len(s.keys.Hottest) == 0 {
 		t.Fatalf("the agent shows no key of %s\n%s", s.job.Name, &a.log)
 	}
@@ -160,14 +152,8 @@ func showOf(t *testing.T, ctx context.Context, a *process, end string) (s fiveSh
 // key after some steps: what they use is a function of their flags.
 func usesOf(t *testing.T, keys, batch int, done steps) map[uint64]uint64 {
 	t.Helper()
-	spread, err := dataset.ParseKeyMap("spread")
-	if err != nil {
-		t.Fatal(err)
-	}
-	of, err := train.CountKeys(train.CountOptions{Keys: keys, Batch: batch, Skew: 0.9}, 1, &spread)
-	if err != nil {
-		t.Fatal(err)
-	}
+	spread := require.Value(dataset.ParseKeyMap("spread"))(t)
+	of := require.Value(train.CountKeys(train.CountOptions{Keys: keys, Batch: batch, Skew: 0.9}, 1, &spread))(t)
 	uses := map[uint64]uint64{}
 	for rank, n := range done {
 		for step := range n {

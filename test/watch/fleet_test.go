@@ -15,11 +15,12 @@ import (
 	"github.com/psidecar/psidecar/agent/report"
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/fleet"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // An agent on each host sees what its host sends; together they have counted every
@@ -40,14 +41,10 @@ func TestAgentsTogether(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := j.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(j.Run(ctx))(t)
 	var all []*api.HostReport
 	for i, w := range agents {
-		if err := w.stop(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.stop())
 		checkTimed(t, w)
 		r := w.HostReport(report.Wanted{})
 		r.Host = fmt.Sprint(i)
@@ -60,12 +57,12 @@ func TestAgentsTogether(t *testing.T) {
 	}
 	truth := map[uint64]uint64{} // accesses of each key
 	for i := range 3 {
-		header, access := readAccessLog(t, filepath.Join(dir, strconv.Itoa(i)))
+		rank, access := readAccessLog(t, filepath.Join(dir, strconv.Itoa(i)))
 		for k, n := range access {
 			truth[k] += n.Pulls + n.Pushes
 		}
 		for _, m := range page.Measures {
-			checkFleet(t, s, jobs[0].Name, fmt.Sprintf("worker%d", header.Rank), m, access)
+			checkFleet(t, s, jobs[0].Name, fmt.Sprintf("worker%d", rank), m, access)
 		}
 	}
 	// Rates are those of whole seconds, and 0 once a host has seen the processes end.
@@ -88,10 +85,7 @@ func TestAgentsTogether(t *testing.T) {
 // nobody is without steps where there are rates by now.
 func checkFleetTimes(t *testing.T, s *fleet.State, j page.Job, rates bool) {
 	t.Helper()
-	loads, err := s.Servers(j.Name, page.Range{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	loads := require.Value(s.Servers(j.Name, page.Range{}))(t)
 	requests := uint64(0)
 	for _, server := range loads.Servers {
 		if requests += server.Requests; server.Latency.Count != server.Requests || server.Requests == 0 {
@@ -115,10 +109,7 @@ func checkFleetTimes(t *testing.T, s *fleet.State, j page.Job, rates bool) {
 // accesses: bounds must hold.
 func checkFleetKeys(t *testing.T, s *fleet.State, j page.Job, truth map[uint64]uint64) {
 	t.Helper()
-	k, err := s.Keys(j.Name, 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := require.Value(s.Keys(j.Name, 100))(t)
 	for _, h := range k.Hottest { // all keys are about as hot: some hosts have a key among their hottest, some have not
 		rank, ok := pslite.Owner(uint64(h.Key), 2)
 		if h.Accesses == 0 || h.Accesses > truth[uint64(h.Key)] || h.Pulls+h.Pushes != h.Accesses || !ok || h.Server != fmt.Sprintf("server%d", rank) {
@@ -160,10 +151,7 @@ func checkTimed(t *testing.T, w *watcher) {
 	if len(jobs) != 1 {
 		t.Fatalf("%d jobs, want 1", len(jobs))
 	}
-	traffic, err := w.Traffic(jobs[0].Name, page.Range{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	traffic := require.Value(w.Traffic(jobs[0].Name, page.Range{}))(t)
 	requests := uint64(0)
 	for _, row := range traffic.Requests {
 		for _, n := range row {
@@ -187,10 +175,7 @@ func checkTimed(t *testing.T, w *watcher) {
 // checkFleet compares each block of a worker with its own account.
 func checkFleet(t *testing.T, s *fleet.State, job, worker string, m page.Measure, access map[uint64]hoststest.PeerAccess) {
 	t.Helper()
-	h, err := s.Heatmap(job, page.HeatmapQuery{Blocks: 1000, Last: math.MaxUint64, Measure: m})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := require.Value(s.Heatmap(job, page.HeatmapQuery{Blocks: 1000, Last: math.MaxUint64, Measure: m}))(t)
 	if len(h.Workers) != 3 || len(h.Blocks) < 32 {
 		t.Fatalf("workers %v, %d blocks", h.Workers, len(h.Blocks))
 	}

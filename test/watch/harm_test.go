@@ -8,36 +8,17 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
-
-// attached returns how many programs hang on the cgroup's egress.
-func attached(t testing.TB, cgroup string) int {
-	t.Helper()
-	dir, err := os.Open(cgroup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dir.Close()
-	programs, err := link.QueryPrograms(link.QueryOptions{Target: int(dir.Fd()), Attach: ebpf.AttachCGroupInetEgress})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(programs.Programs)
-}
 
 // An agent that is killed leaves nothing attached, and the job that it watched
 // ends with the right sums.
@@ -51,23 +32,17 @@ func TestKilledAgent(t *testing.T) {
 		Scheduler: hosts.Program{program}, Servers: hosts.Repeat(2, hosts.Program{program}), Hosts: on.Hosts(),
 		Workers: hosts.Repeat(2, hosts.Program{program, "--keys", "20000", "--space", "20000", "--rounds", "300"}),
 	}.Start(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i := range 5 {
 		var log bytes.Buffer
 		agent := exec.CommandContext(ctx, psidecar, "agent", "--cgroup", on.Cgroup(), "--http", "", "--sample", "1", "--ring-size", "65536")
 		agent.Stderr = &log
-		if err := agent.Start(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, agent.Start())
 		for attached(t, on.Cgroup()) == 0 && ctx.Err() == nil {
 			sleep(ctx, time.Millisecond)
 		}
 		sleep(ctx, time.Duration(i)*40*time.Millisecond)
-		if err := agent.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, agent.Process.Kill())
 		var killed *exec.ExitError
 		if err := agent.Wait(); !errors.As(err, &killed) {
 			t.Fatalf("the agent ended by itself: %v\n%s", err, log.String())
@@ -117,9 +92,7 @@ func TestForeignTraffic(t *testing.T) {
 		t.Fatal(err, running)
 	}
 	counters := w.Agent.Agent().Counters
-	if err := w.stop(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.stop())
 	w.nothingLost(t, counters)
 	ignored := uint64(0)
 	for _, c := range counters {

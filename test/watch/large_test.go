@@ -24,7 +24,7 @@ func TestPacketsOf128KiB(t *testing.T) {
 		} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				net := hoststest.New(t, hosts.Config{Hosts: 1})
-				if err := net.Host(0).SetLoopbackPackets(256 << 10); err != nil {
+				if err := hoststest.SetLoopbackPackets(net.Host(0), 256<<10); err != nil {
 					require.Missing(t, "%v", err)
 				}
 				w := watch(t, net.Cgroup())
@@ -44,10 +44,7 @@ func TestPacketsOf128KiB(t *testing.T) {
 // processes send, where the capture program sees them too.
 func countPackets(t *testing.T, cgroup string, size int32) func() uint64 {
 	t.Helper()
-	packets, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets := require.Value(ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}))(t)
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.CGroupSKB, License: "MIT", Instructions: asm.Instructions{
 		asm.LoadMem(asm.R1, asm.R1, 0, asm.Word), // len
 		asm.JLT.Imm(asm.R1, size, "pass"),
@@ -76,9 +73,7 @@ func countPackets(t *testing.T, cgroup string, size int32) func() uint64 {
 	})
 	return func() (n uint64) {
 		t.Helper()
-		if err := packets.Lookup(uint32(0), &n); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, packets.Lookup(uint32(0), &n))
 		return n
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/psidecar/psidecar/agent"
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // interval is how finely the agents of these tests keep time.
@@ -39,13 +40,10 @@ func lateStart(t *testing.T, program string, on network, isLast bool) bool {
 	args := []string{"--keys", "20000", "--space", "20000", "--rounds", "1000000"}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	running, err := hosts.Job{
+	running := require.Value(hosts.Job{
 		Scheduler: hosts.Program{program}, Servers: hosts.Repeat(2, hosts.Program{program}),
 		Workers: hosts.Repeat(3, append(hosts.Program{program}, args...)), Hosts: net.Hosts(), IPv6: on.ipv6,
-	}.Start(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}.Start(ctx))(t)
 	defer func() {
 		cancel()
 		running.Wait() // they were killed
@@ -109,15 +107,11 @@ func checkRates(t *testing.T, ctx context.Context, w *watcher, name string, isLa
 		return false
 	}
 	w.nothingLost(t, counters, bpf.ReasonUnsynced)
-	if err := w.stop(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.stop())
 	sums := map[string]map[page.Measure]float64{}
 	for _, m := range []page.Measure{page.Pushes, page.Pulls, page.PushedBytes, page.PulledBytes} {
 		h, err := w.Heatmap(name, page.HeatmapQuery{Blocks: 4096, Last: math.MaxUint64, Measure: m, Range: page.Range{From: from}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if len(h.Workers) != 3 || len(h.Blocks) < 64 {
 			t.Fatalf("%d workers, %d blocks", len(h.Workers), len(h.Blocks))
 		}

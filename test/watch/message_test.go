@@ -13,7 +13,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -92,9 +92,7 @@ func runCount(b testing.TB, net *hosts.Net, psjob string, batch, steps int) {
 func (a *process) messages(b testing.TB) (n float64) {
 	b.Helper()
 	var jobs page.Jobs
-	if err := a.get(b.Context(), "/api/v1/jobs", nil, &jobs); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, a.get(b.Context(), "/api/v1/jobs", nil, &jobs))
 	for _, j := range jobs.Jobs {
 		if j.Sampling != nil {
 			n += 2 * float64(j.Sampling.Requests) // and an answer to each
@@ -129,9 +127,7 @@ func (a *process) profile(b testing.TB, name string) (keep func()) {
 		}()
 	}()
 	return func() {
-		if err := <-done; err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, <-done)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/psidecar/psidecar/bpf"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 )
@@ -124,10 +124,7 @@ func measure(b *testing.B, net *hosts.Net, keys, rounds int) measured {
 // cgroupSeconds returns the CPU time of the cgroup's processes.
 func cgroupSeconds(b *testing.B, cgroup string) float64 {
 	b.Helper()
-	took, err := hosts.CgroupCPU(cgroup)
-	if err != nil {
-		b.Fatal(err)
-	}
+	took := require.Value(hosts.CgroupCPU(cgroup))(b)
 	return took.Seconds()
 }
 
@@ -140,19 +137,14 @@ type process struct {
 
 func startAgent(b testing.TB, psidecar string, flags ...string) *process {
 	b.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(b)
 	address := l.Addr().String()
 	l.Close() // for the agent to listen on
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 	defer cancel()
 	a := &process{url: "http://" + address, cmd: exec.Command(psidecar, append([]string{"agent", "--http", address}, flags...)...)}
 	a.cmd.Stderr = &a.log
-	if err := a.cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, a.cmd.Start())
 	for {
 		if r, err := http.Get(a.url + "/readyz"); err == nil {
 			r.Body.Close()
@@ -192,10 +184,7 @@ func (a *process) cost(b testing.TB) (c cost) {
 		b.Fatalf("reading the agent's CPU time: %v", err)
 	}
 	c.agent = float64(ts.Nano()) / 1e9
-	r, err := http.Get(a.url + "/api/v1/agent")
-	if err != nil {
-		b.Fatal(err)
-	}
+	r := require.Value(http.Get(a.url + "/api/v1/agent"))(b)
 	defer r.Body.Close()
 	var said page.Agent
 	if err := json.NewDecoder(r.Body).Decode(&said); err != nil {

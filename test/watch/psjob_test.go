@@ -3,32 +3,29 @@ package watch
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
-// readAccessLog returns what a psjob worker says it did.
-func readAccessLog(t testing.TB, path string) (kv.AccessHeader, map[uint64]hoststest.PeerAccess) {
+// readAccessLog returns the rank of a psjob worker, and what it says it did.
+func readAccessLog(t testing.TB, path string) (rank int, keys map[uint64]hoststest.PeerAccess) {
 	t.Helper()
-	keys := map[uint64]hoststest.PeerAccess{}
-	header, err := kv.ReadAccessFile(path, func(key uint64, c kv.AccessCounts) error {
-		keys[key] = hoststest.PeerAccess{
-			Pushes: uint64(c.Pushes), PushBytes: c.PushBytes, Pulls: uint64(c.Pulls), PullBytes: c.PullBytes,
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return header, keys
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	_, err = fmt.Sscanf(string(text), "# worker %d", &rank)
+	require.NoError(t, err)
+	keys, err = hoststest.ReadAccess(path)
+	require.NoError(t, err)
+	return rank, keys
 }
 
 // psjob's accounts equal the agent's, also where the nodes throw messages away
@@ -46,7 +43,7 @@ func TestTruthOfPsjob(t *testing.T) {
 		{"long", []string{"--value-length", "24"}, nil, network{hosts: 3, ipv6: true}},
 		{"lens", []string{"--count-lens"}, nil, network{hosts: 3, segments: 64}},
 		{"resend", nil, resend, network{hosts: 3}},
-		{"resend-lossy-lens", []string{"--count-lens"}, resend, network{hosts: 3, segments: 1000, faults: hosts.Faults{Drop: 0.01, Duplicate: 0.01}}},
+		{"resend-lossy-lens", []string{"--count-lens"}, resend, network{hosts: 3, segments: 1000, faults: hoststest.Faults{Drop: 0.01, Duplicate: 0.01}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			net := tc.on.make(t)
@@ -64,9 +61,7 @@ func TestTruthOfPsjob(t *testing.T) {
 				t.Fatalf("%v\n%s", err, running.Workers[0].Stderr.String())
 			}
 			counters := w.Agent.Agent().Counters
-			if err := w.stop(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.stop())
 			w.nothingLost(t, counters)
 			jobs := w.Jobs()
 			if len(jobs) != 1 {
@@ -74,14 +69,11 @@ func TestTruthOfPsjob(t *testing.T) {
 			}
 			got := w.keysOf(t, jobs[0].Name)
 			for i := range 3 {
-				header, want := readAccessLog(t, filepath.Join(dir, strconv.Itoa(i)))
-				name := fmt.Sprintf("worker%d", header.Rank)
+				rank, want := readAccessLog(t, filepath.Join(dir, strconv.Itoa(i)))
+				name := fmt.Sprintf("worker%d", rank)
 				compare(t, name, got[name], want)
 			}
-			traffic, err := w.Traffic(jobs[0].Name, page.Range{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			traffic := require.Value(w.Traffic(jobs[0].Name, page.Range{}))(t)
 			if (traffic.RepeatedBytes > 0) != (tc.env != nil) {
 				t.Errorf("%d bytes were repeated; PS_RESEND: %v", traffic.RepeatedBytes, tc.env != nil)
 			}
@@ -102,15 +94,10 @@ func TestLateRanks(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	running, err := j.Start(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	running := require.Value(j.Start(ctx))(t)
 	sleep(ctx, time.Second)
 	w := watch(t, net.Cgroup())
-	if err := running.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, running.Wait())
 	jobs := w.Jobs()
 	if len(jobs) != 1 {
 		t.Fatalf("%d jobs, want 1 (did the job end before the agent came?)", len(jobs))
@@ -120,8 +107,8 @@ func TestLateRanks(t *testing.T) {
 		names[n.PID] = n.Name
 	}
 	for i, n := range running.Workers {
-		header, _ := readAccessLog(t, filepath.Join(dir, strconv.Itoa(i)))
-		if want := fmt.Sprintf("worker%d", header.Rank); names[n.Process.Pid()] != want {
+		rank, _ := readAccessLog(t, filepath.Join(dir, strconv.Itoa(i)))
+		if want := fmt.Sprintf("worker%d", rank); names[n.Process.Pid()] != want {
 			t.Errorf("process %d is %q to the agent, in truth %s", n.Process.Pid(), names[n.Process.Pid()], want)
 		}
 	}

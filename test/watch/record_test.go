@@ -31,9 +31,7 @@ func TestRecord(t *testing.T) {
 	defer cancel()
 	record := exec.CommandContext(ctx, psidecar, "record", "--out", file, "--cgroup", net.Cgroup(), "--sample", "1")
 	record.Stderr = os.Stderr
-	if err := record.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, record.Start())
 	for attached(t, net.Cgroup()) == 0 && ctx.Err() == nil {
 		sleep(ctx, time.Millisecond)
 	}
@@ -42,19 +40,13 @@ func TestRecord(t *testing.T) {
 		j.Workers = append(j.Workers, append(hosts.Program{}, psjob[0], "--json", "--model", "count", "--count-lens",
 			"--steps", "100", "--access-log", filepath.Join(dir, strconv.Itoa(i))))
 	}
-	if _, err := j.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := record.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	if err := record.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(j.Run(ctx))(t)
+	require.NoError(t, record.Process.Signal(os.Interrupt))
+	require.NoError(t, record.Wait())
 	got := replayed(t, file)
 	for i := range 2 {
-		header, want := readAccessLog(t, filepath.Join(dir, strconv.Itoa(i)))
-		name := fmt.Sprintf("worker%d", header.Rank)
+		rank, want := readAccessLog(t, filepath.Join(dir, strconv.Itoa(i)))
+		name := fmt.Sprintf("worker%d", rank)
 		compare(t, name, got[name], want)
 	}
 }
@@ -62,10 +54,7 @@ func TestRecord(t *testing.T) {
 // replayed adds a recording up, by worker and key.
 func replayed(t testing.TB, path string) map[string]map[uint64]hoststest.PeerAccess {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(os.Open(path))(t)
 	defer f.Close()
 	all := map[string]map[uint64]hoststest.PeerAccess{}
 	_, totals, err := recording.Read(f, func(u *recording.Use) error {
@@ -124,10 +113,7 @@ func TestRecordFor(t *testing.T) {
 		if len(replayed(t, file)) != 0 {
 			t.Error("uses were recorded of no job")
 		}
-		before, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := require.Value(os.ReadFile(file))(t)
 		out, err := record()
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out, "--force") {

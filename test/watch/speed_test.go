@@ -8,8 +8,9 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // tenMillion is a job that pushes and pulls ten million keys at a time, one
@@ -25,14 +26,11 @@ func bench(t testing.TB, net *hosts.Net, keys, rounds string) hoststest.PeerWork
 	program := hoststest.BuildPeer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	running, err := hosts.Job{
+	running := require.Value(hosts.Job{
 		Scheduler: hosts.Program{program}, Servers: []hosts.Program{{program, "--discard"}},
 		Workers: []hosts.Program{{program, "--mode", "bench", "--keys", keys, "--rounds", rounds}},
 		Hosts:   net.Hosts(),
-	}.Run(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}.Run(ctx))(t)
 	var printed hoststest.PeerWorker
 	if err := json.Unmarshal(running.Workers[0].Stdout.Bytes(), &printed); err != nil {
 		t.Fatalf("the worker printed %q: %v", running.Workers[0].Stdout.String(), err)
@@ -57,9 +55,7 @@ func tenMillionKeys(t *testing.T, net *hosts.Net, isLast bool) bool {
 	printed := tenMillion(t, net, "3")
 	me := w.Agent.Agent()
 	counters, programs, cpu := me.Counters, me.Programs, me.CPUSeconds
-	if err := w.stop(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.stop())
 	if !isLast && ringWasFull(counters) {
 		return false
 	}
@@ -74,10 +70,7 @@ func tenMillionKeys(t *testing.T, net *hosts.Net, isLast bool) bool {
 		page.PushedBytes: 4 * uint64(printed.Pushes), page.PulledBytes: 4 * uint64(printed.Pulls),
 	}
 	for m, n := range want {
-		h, err := w.Heatmap(jobs[0].Name, page.HeatmapQuery{Blocks: 1000, Last: math.MaxUint64, Measure: m})
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := require.Value(w.Heatmap(jobs[0].Name, page.HeatmapQuery{Blocks: 1000, Last: math.MaxUint64, Measure: m}))(t)
 		for i, b := range h.Blocks {
 			if h.Counts[0][i] != n*b.Keys {
 				t.Fatalf("%s of block %d: %d, want %d for each of %d keys", m, i, h.Counts[0][i], n, b.Keys)

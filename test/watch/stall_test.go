@@ -14,8 +14,9 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
-	"github.com/psidecar/psidecar/page"
+	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/test/hoststest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // trial is a job that goes on, beside an agent.
@@ -102,9 +103,7 @@ func TestStoppedServer(t *testing.T) {
 	defer cancel()
 	r := try(t, ctx, everyStep())
 	server := r.running.Servers[1]
-	if err := server.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, server.Signal(unix.SIGSTOP))
 	name := r.ranks[server]
 	j := r.await(t, ctx, func(j *page.Job) bool { return j.State == page.Stalled && j.Cause == name && j.StepsPerSecond == 0 })
 	for _, want := range []string{"stalled for ", " waits for " + name, "keys ", "request of ", "stopped by a signal"} {
@@ -125,9 +124,7 @@ func TestStoppedServer(t *testing.T) {
 			t.Errorf("the metrics lack %s", want)
 		}
 	}
-	if err := server.Signal(unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, server.Signal(unix.SIGCONT))
 	r.await(t, ctx, func(j *page.Job) bool { return j.State == page.Running && j.Cause == "" && j.StepsPerSecond > 0 })
 }
 
@@ -138,9 +135,7 @@ func TestStoppedWorker(t *testing.T) {
 	defer cancel()
 	r := try(t, ctx, everyStep())
 	worker := r.running.Workers[2]
-	if err := worker.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, worker.Signal(unix.SIGSTOP))
 	j := r.await(t, ctx, func(j *page.Job) bool { return j.State == page.Stalled && j.Cause == r.ranks[worker] })
 	if !strings.Contains(j.What, "stopped by a signal") {
 		t.Errorf("it says %q", j.What)
@@ -154,9 +149,7 @@ func TestStoppedWorkerAlone(t *testing.T) {
 	defer cancel()
 	r := try(t, ctx, everyStep("--async"))
 	worker := r.running.Workers[0]
-	if err := worker.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, worker.Signal(unix.SIGSTOP))
 	r.await(t, ctx, func(j *page.Job) bool {
 		return j.State == page.Running && j.Cause == r.ranks[worker] && j.StepsPerSecond > 0
 	})
@@ -168,9 +161,7 @@ func TestCutLink(t *testing.T) {
 	defer cancel()
 	r := try(t, ctx, everyStep())
 	host := r.running.Servers[1].Host
-	if err := host.Cut(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, host.Cut())
 	name := r.ranks[r.running.Servers[1]]
 	j := r.await(t, ctx, func(j *page.Job) bool {
 		return j.State == page.Stalled && strings.Contains(j.Cause, "-"+name) || strings.Contains(j.Cause, r.ranks[r.running.Workers[1]]+"-")
@@ -178,9 +169,7 @@ func TestCutLink(t *testing.T) {
 	if !strings.Contains(j.What, "unacknowledged") {
 		t.Errorf("it says %q", j.What)
 	}
-	if err := host.Heal(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, host.Heal())
 	r.await(t, ctx, func(j *page.Job) bool { return j.State == page.Running && j.Cause == "" })
 }
 
@@ -241,18 +230,13 @@ func TestOverJob(t *testing.T) {
 	start := func(port int, steps string) *hosts.Running {
 		worker := append(append(hosts.Program{}, program...), "--model", "count", "--steps", steps, "--count-compute", "20ms")
 		j := hosts.Job{Scheduler: program, Servers: hosts.Repeat(1, program), Workers: []hosts.Program{worker}, Hosts: net.Hosts(), Port: port}
-		running, err := j.Start(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		running := require.Value(j.Start(ctx))(t)
 		return running
 	}
 	states := func(want ...string) func() bool {
 		return func() bool {
 			var jobs page.Jobs
-			if err := a.get(ctx, "/api/v1/jobs", nil, &jobs); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, a.get(ctx, "/api/v1/jobs", nil, &jobs))
 			var got []string
 			for _, j := range jobs.Jobs {
 				got = append(got, j.State)
@@ -271,9 +255,7 @@ func TestOverJob(t *testing.T) {
 			}
 		}
 	}
-	if err := start(9091, "50").Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, start(9091, "50").Wait())
 	await("the first job is not over", states(page.Over))
 	second := start(9092, "1000000")
 	defer func() {

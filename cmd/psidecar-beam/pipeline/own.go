@@ -13,7 +13,6 @@ import (
 	"github.com/apache/beam/sdks/v2/go/pkg/beam/register"
 
 	"github.com/psidecar/psidecar/planner/partition/blocks"
-	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
 // init registers the functions with Beam.
@@ -138,7 +137,7 @@ func (f *ownFn) ProcessElement(ctx context.Context, _ int64, lists func(*[]byte)
 func (c *Config) sum(b *blocks.Bucket, owners []int32) *sums {
 	s := &sums{Params: int64(len(owners)), PerMachine: make([]int64, c.K), Used: make([]int64, c.K)}
 	for p, owner := range owners {
-		for i := range stream.Members(b.Users(p)) {
+		for i := range blocks.Members(b.Users(p)) {
 			s.Used[i]++
 			if i != int(owner) {
 				s.PerMachine[i]++

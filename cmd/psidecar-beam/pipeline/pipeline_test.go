@@ -20,11 +20,12 @@ import (
 	_ "github.com/apache/beam/sdks/v2/go/pkg/beam/runners/prism"
 
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/blocks"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/prerun"
+	"github.com/psidecar/psidecar/test/graphs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { ptest.MainWithDefault(m, "prism") }
@@ -49,18 +50,13 @@ func write(t testing.TB, dir string, rows, shards int) (pattern, all string) {
 // save writes a file.
 func save(t testing.TB, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 }
 
 // run builds the pipeline and runs it on Prism, embedded in this process.
 func run(t testing.TB, c Config, input string) error {
 	t.Helper()
-	shards, err := Shards(t.Context(), input)
-	if err != nil {
-		t.Fatal(err)
-	}
+	shards := require.Value(Shards(t.Context(), input))(t)
 	p := beam.NewPipeline()
 	Build(p, c, shards)
 	return ptest.Run(p)
@@ -78,12 +74,8 @@ func TestEqualsInMemory(t *testing.T) {
 	}{{"one lane", 1, "identity"}, {"three lanes", 3, "spread"}} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := Config{K: 3, Seed: 7, Passes: 1, Memory: blocks.LeastMemory, Out: t.TempDir(), KeyMap: tc.keyMap, Servers: []int{2, 0, 1}, Lanes: tc.lanes}
-			if err := c.Validate(); err != nil {
-				t.Fatal(err)
-			}
-			if err := run(t, c, input); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.Validate())
+			require.NoError(t, run(t, c, input))
 			compare(t, c, all)
 		})
 	}
@@ -93,19 +85,11 @@ func TestEqualsInMemory(t *testing.T) {
 // all.
 func compare(t *testing.T, c Config, all string) {
 	t.Helper()
-	g, err := graph.FromFile(t.Context(), all, dataset.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.Open(filepath.Join(c.Out, AssignmentName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graphs.FromFile(t.Context(), all, dataset.Options{}))(t)
+	f := require.Value(os.Open(filepath.Join(c.Out, AssignmentName)))(t)
 	defer f.Close()
 	got, err := partition.ReadAssignment(f, f.Name(), g.Samples(), g.Params(), c.K)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	o := blocks.Options{K: c.K, Seed: c.Seed, Passes: c.Passes}
 	if o.Blocks, o.Buckets, err = blocks.Fit(int64(g.Samples()), g.Edges(), c.K, c.Memory); err != nil {
 		t.Fatal(err)
@@ -114,45 +98,23 @@ func compare(t *testing.T, c Config, all string) {
 	if o.Blocks < 6 {
 		t.Fatalf("only %d blocks: not all waves have one", o.Blocks)
 	}
-	want, err := blocks.Partition(t.Context(), g, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := require.Value(blocks.Partition(t.Context(), g, o))(t)
 	if !slices.Equal(got.Samples, want.Samples) || !slices.Equal(got.Params, want.Params) {
 		t.Error("another assignment than in memory")
 	}
-	keyMap, err := c.keyMap()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := plan.NewPlacement(g, want, c.K, keyMap.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	keyMap := require.Value(c.keyMap())(t)
+	p := require.Value(plan.NewPlacement(g, want, c.K, keyMap.Key))(t)
 	p.Algorithm, p.Server = Algorithm, c.Servers
 	wantFile := filepath.Join(t.TempDir(), "want.json")
-	if err := plan.WritePlacementFile(wantFile, p); err != nil {
-		t.Fatal(err)
-	}
-	wantText, err := os.ReadFile(wantFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gotText, err := os.ReadFile(filepath.Join(c.Out, PlacementName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, plan.WritePlacementFile(wantFile, p))
+	wantText := require.Value(os.ReadFile(wantFile))(t)
+	gotText := require.Value(os.ReadFile(filepath.Join(c.Out, PlacementName)))(t)
 	if !bytes.Equal(gotText, wantText) {
 		t.Errorf("placement of %d bytes differs from that in memory, of %d", len(gotText), len(wantText))
 	}
-	text, err := os.ReadFile(filepath.Join(c.Out, ReportName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile(filepath.Join(c.Out, ReportName)))(t)
 	var r prerun.Report
-	if err := json.Unmarshal(text, &r); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(text, &r))
 	traffic := partition.Measure(g, want, c.K)
 	if r.Traffic.Max != traffic.Max || r.Traffic.Total != traffic.Total || !slices.Equal(r.Traffic.PerMachine, traffic.PerMachine) || r.Parameters != g.Params() || r.Samples != g.Samples() || r.Edges != g.Edges() {
 		t.Errorf("report %+v, want traffic %+v", r, traffic)
@@ -322,16 +284,10 @@ func TestTruncatedShard(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "x.libsvm")
 	save(t, name, "1 1:1\n0 2:1\n")
 	c := Config{K: 1, Memory: blocks.LeastMemory, Out: "x", KeyMap: "identity", Lanes: 1}
-	m, err := c.plan([]count{{Rows: 3, Edges: 3, Distinct: []uint64{1, 2, 3}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := m.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := require.Value(c.plan([]count{{Rows: 3, Edges: 3, Distinct: []uint64{1, 2, 3}}}))(t)
+	text := require.Value(m.encode())(t)
 	f := &loadFn{Config: c}
-	err = f.ProcessElement(context.Background(), Shard{0, name}, text, func(int64, []byte) {})
+	err := f.ProcessElement(context.Background(), Shard{0, name}, text, func(int64, []byte) {})
 	if err == nil || !strings.Contains(err.Error(), "changed between two readings") || !strings.Contains(err.Error(), name) {
 		t.Errorf("a shard that lost a row: %v", err)
 	}

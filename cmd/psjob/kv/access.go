@@ -2,26 +2,21 @@
 // each key, and how many bytes of values went either way. What a watcher of the
 // network reports is compared with it.
 //
-// A file is one zstd stream. Inside is one line of JSON, the [AccessHeader], and then
-// for each key in ascending order five unsigned varints: the difference from the
-// previous key (the first key itself), pushes, bytes pushed, pulls, bytes pulled.
-// Bytes are those of the values alone. Every request counts once, when it has been
-// answered; what a resender repeats does not count.
+// A file is text. The line "# worker RANK" is followed by a line for each key in
+// ascending order: the key, pushes, bytes pushed, pulls, bytes pulled. Bytes are those
+// of the values alone. Every request counts once, when it has been answered; what a
+// resender repeats does not count.
 
 package kv
 
 import (
 	"bufio"
 	"cmp"
-	"encoding/binary"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"os"
 	"slices"
-
-	"github.com/klauspost/compress/zstd"
 )
 
 // AccessCounts are the accesses of one worker to one key.
@@ -29,16 +24,6 @@ type AccessCounts struct {
 	Pushes, Pulls        uint32
 	PushBytes, PullBytes uint64
 }
-
-// AccessHeader is the first line of a file.
-type AccessHeader struct {
-	Format string `json:"format"` // "psjob-access-1"
-	Node   int    `json:"node"`   // the worker's PS-lite id
-	Rank   int    `json:"rank"`
-	Keys   int    `json:"keys"`
-}
-
-const format = "psjob-access-1"
 
 // An AccessLog counts accesses. It takes 40 to 56 bytes a key and is not safe for
 // concurrent use. The zero AccessLog is empty. counts is indexed by the index's
@@ -107,52 +92,19 @@ func (l *AccessLog) All() iter.Seq2[uint64, AccessCounts] {
 
 // WriteFile stores the log of a worker. On an error the file may be there and
 // incomplete.
-func (l *AccessLog) WriteFile(path string, node, rank int) error {
+func (l *AccessLog) WriteFile(path string, rank int) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("writing the access log: %w", err)
 	}
-	err = l.write(f, AccessHeader{Format: format, Node: node, Rank: rank, Keys: l.Len()})
-	if closing := f.Close(); err == nil {
-		err = closing
+	out := bufio.NewWriter(f)
+	fmt.Fprintln(out, "# worker", rank)
+	for key, c := range l.All() {
+		fmt.Fprintln(out, key, c.Pushes, c.PushBytes, c.Pulls, c.PullBytes)
 	}
-	if err != nil {
+	// Flush returns the first error of all that was written.
+	if err := errors.Join(out.Flush(), f.Close()); err != nil {
 		return fmt.Errorf("writing the access log %s: %w", path, err)
 	}
 	return nil
-}
-
-// write writes the log in the file's format. Compression is the fastest: it is at the
-// end of a job whose nodes wait for each other.
-func (l *AccessLog) write(w io.Writer, h AccessHeader) error {
-	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
-	if err != nil {
-		return err
-	}
-	// Records are a few bytes each. Without the buffer every one would be a call of
-	// the compressor.
-	out := bufio.NewWriterSize(z, 1<<16)
-	if err := json.NewEncoder(out).Encode(h); err != nil {
-		return err
-	}
-	var record []byte
-	last := uint64(0)
-	// Ascending keys have small differences, which take a byte or two.
-	for key, c := range l.All() {
-		record = binary.AppendUvarint(record[:0], key-last)
-		record = binary.AppendUvarint(record, uint64(c.Pushes))
-		record = binary.AppendUvarint(record, c.PushBytes)
-		record = binary.AppendUvarint(record, uint64(c.Pulls))
-		record = binary.AppendUvarint(record, c.PullBytes)
-		last = key
-		if _, err := out.Write(record); err != nil {
-			return err
-		}
-	}
-	if err := out.Flush(); err != nil {
-		return err
-	}
-	// The end of the stream is written by closing it; without it a reader finds the
-	// file cut off.
-	return z.Close()
 }

@@ -3,6 +3,8 @@ package kv
 import (
 	"math"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // The digest tells keys and values apart to the last bit, whatever the order in
@@ -11,9 +13,7 @@ func TestDigestTellsKeysAndValuesApart(t *testing.T) {
 	digest := func(keys []uint64, vals []float32) string {
 		s := newStore(t, StoreSettings{Rule: "add"})
 		for i := range keys {
-			if err := s.Push(0, keys[i:i+1], vals[i:i+1], nil); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.Push(0, keys[i:i+1], vals[i:i+1], nil))
 		}
 		return s.Digest()
 	}
@@ -36,9 +36,7 @@ func TestDigestTellsKeysAndValuesApart(t *testing.T) {
 func TestDigestOfPendingSums(t *testing.T) {
 	s := newStore(t, StoreSettings{Rule: "sgd", LearningRate: 1, Synchronous: true})
 	empty := s.Digest()
-	if err := s.Push(1, []uint64{5}, []float32{0.5}, nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Push(1, []uint64{5}, []float32{0.5}, nil))
 	pushed := s.Digest()
 	if pushed == empty {
 		t.Error("a push changes nothing")

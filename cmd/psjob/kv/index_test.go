@@ -2,7 +2,6 @@ package kv
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -41,37 +40,5 @@ func TestNumbersLikeAMap(t *testing.T) {
 				t.Fatalf("Find of an unknown key %d = %d", stranger, n)
 			}
 		}
-	})
-}
-
-func BenchmarkNumbers(b *testing.B) {
-	keys := make([]uint64, 1_000_000)
-	for i := range keys {
-		keys[i] = math.MaxUint64 / uint64(len(keys)) * uint64(i)
-	}
-	dst := make([]uint32, len(keys))
-	b.Run("new", func(b *testing.B) {
-		for b.Loop() {
-			var x StoreIndex
-			x.Numbers(keys, dst)
-		}
-		b.ReportMetric(float64(b.N*len(keys))/1e6/b.Elapsed().Seconds(), "Mkeys/s")
-	})
-	var x StoreIndex
-	x.Numbers(keys, dst)
-	b.Run("again", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			x.Numbers(keys, dst)
-		}
-		b.ReportMetric(float64(b.N*len(keys))/1e6/b.Elapsed().Seconds(), "Mkeys/s")
-	})
-	rand.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
-	b.Run("shuffled", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			x.Numbers(keys, dst)
-		}
-		b.ReportMetric(float64(b.N*len(keys))/1e6/b.Elapsed().Seconds(), "Mkeys/s")
 	})
 }

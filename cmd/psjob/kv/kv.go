@@ -12,7 +12,7 @@
 // All parts of a request have the worker's timestamp, which its answers repeat; app
 // and customer say whose they are. The data frames are keys (8 bytes each),
 // values (4 bytes each) and, if keys have different numbers of values, lengths (4
-// bytes each). A push has values and its answer none; a pull has an empty values
+// bytes each). Doubles are carried as two values of a key each; the frame's type says so. A push has values and its answer none; a pull has an empty values
 // frame and its answer the values, with the keys of the request. A request may do
 // both. Which server a key belongs to follows from the key alone, see
 // pslite.KeyRange.
@@ -37,7 +37,7 @@ import (
 	"unsafe"
 
 	"github.com/psidecar/psidecar/cmd/psjob/van"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // A Command is a SimpleApp request or its answer.
@@ -58,9 +58,6 @@ type app struct {
 	mu      sync.Mutex          // guards answers
 	answers map[int32][]Command // to own commands that are being waited for, by timestamp
 }
-
-// Van returns the van that the app uses.
-func (a *app) Van() *van.Van { return a.van }
 
 // Wait blocks until all nodes that got a request have answered it. It fails when the
 // van's patience is over.
@@ -163,10 +160,12 @@ type parts struct {
 	keys []uint64
 	vals []float32
 	lens []int32
+
+	doubles bool // each two values are the halves of a double
 }
 
 // open reads the data frames of a message: none, or keys and values, or keys, values
-// and lengths. Values may be FLOAT, or CHAR as MXNet and BytePS send them. The slices
+// and lengths. Values may be FLOAT, DOUBLE, or CHAR as MXNet and BytePS send them. The slices
 // are of the message's memory.
 func open(m *van.Message) (p parts, err error) {
 	if len(m.Data) == 0 {
@@ -177,8 +176,9 @@ func open(m *van.Message) (p parts, err error) {
 	}
 	// The customer has made sure that there is a type for each frame.
 	types := m.Meta.DataTypes
-	if types[0] != pslite.Uint64 || (types[1] != pslite.Float && types[1] != pslite.Char) || (len(types) > 2 && types[2] != pslite.Int32) {
-		return p, fmt.Errorf("data types %v: psjob takes UINT64 keys, FLOAT values and INT32 lengths", types)
+	p.doubles = types[1] == pslite.Double
+	if types[0] != pslite.Uint64 || (types[1] != pslite.Float && types[1] != pslite.Char && !p.doubles) || (len(types) > 2 && types[2] != pslite.Int32) {
+		return p, fmt.Errorf("data types %v: psjob takes UINT64 keys, FLOAT or DOUBLE values and INT32 lengths", types)
 	}
 	if p.keys, err = listOf[uint64](m.Data[0]); err != nil {
 		return p, fmt.Errorf("keys: %w", err)
@@ -198,7 +198,11 @@ func open(m *van.Message) (p parts, err error) {
 // written.
 func (p parts) close(m *van.Message) {
 	m.AddData(pslite.Uint64, bytesOf(p.keys))
-	m.AddData(pslite.Float, bytesOf(p.vals))
+	kind := pslite.Float
+	if p.doubles {
+		kind = pslite.Double
+	}
+	m.AddData(kind, bytesOf(p.vals))
 	if p.lens != nil {
 		m.AddData(pslite.Int32, bytesOf(p.lens))
 	}

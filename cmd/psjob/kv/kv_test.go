@@ -2,6 +2,7 @@ package kv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -14,7 +15,7 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/van"
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -79,7 +80,7 @@ func (j job) run(t testing.TB) []van.Statistics {
 				_ = v.Stop(ctx)
 				return fmt.Errorf("%v %d: %w", role, v.ID(), err)
 			}
-			err = v.Finalize(ctx)
+			err = errors.Join(v.AwaitEnd(ctx), v.Stop(ctx))
 			stats[at] = v.Statistics()
 			return err
 		})
@@ -104,9 +105,7 @@ func (j job) run(t testing.TB) []van.Statistics {
 			return func(ctx context.Context) error { return j.work(ctx, w) }, nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, group.Wait())
 	return stats
 }
 
@@ -114,7 +113,7 @@ func (j job) run(t testing.TB) []van.Statistics {
 // all share and keys of its own, and checks the sums.
 func addAndCheck(rounds, keys, workers int) func(context.Context, *Worker) error {
 	return func(ctx context.Context, w *Worker) error {
-		rank := w.Van().Rank()
+		rank := w.van.Rank()
 		list, vals := make([]uint64, keys), make([]float32, keys)
 		for i := range list {
 			list[i] = math.MaxUint64 / uint64(keys) * uint64(i) // even ones shared
@@ -132,7 +131,7 @@ func addAndCheck(rounds, keys, workers int) func(context.Context, *Worker) error
 				return err
 			}
 		}
-		if err := w.Van().Barrier(ctx, van.Workers); err != nil {
+		if err := w.van.Barrier(ctx, van.Workers); err != nil {
 			return err
 		}
 		out := make([]float32, keys)
@@ -301,7 +300,5 @@ func TestHandlerErrorEndsTheServer(t *testing.T) {
 		<-ctx.Done()
 		return err
 	})
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, group.Wait())
 }

@@ -18,6 +18,8 @@ type StoreSettings struct {
 	L1           float64 `json:"l1"`            // ftrl
 	L2           float64 `json:"l2"`            // sgd and ftrl
 	Momentum     float64 `json:"momentum"`      // sgd
+	// Doubles says that each two values of a key are the halves of a double, which rule add adds.
+	Doubles bool `json:"doubles"`
 }
 
 // StoreRules are the names of what a push can do:
@@ -39,6 +41,8 @@ func (s StoreSettings) Check() error {
 		return fmt.Errorf("rule %s has no synchronous form: it applies each push at once", s.Rule)
 	case s.ValueLength < 1 || s.ValueLength > MaxValueLength:
 		return fmt.Errorf("value length %d: want 1 to %d", s.ValueLength, MaxValueLength)
+	case s.Doubles && (s.Rule != "add" || s.ValueLength%2 != 0):
+		return fmt.Errorf("rule %s for doubles of %d halves: want add, and an even number", s.Rule, s.ValueLength)
 	case !(s.LearningRate > 0) || math.IsInf(s.LearningRate, 0):
 		return fmt.Errorf("learning rate %v: want above 0", s.LearningRate)
 	case !(s.Momentum >= 0 && s.Momentum < 1) || s.Momentum > 0 && s.Rule != "sgd":
@@ -116,6 +120,12 @@ func (s *Store) applyAt(from int, pushed []float32) {
 	w := s.values[from:to]
 	switch s.settings.Rule {
 	case "add":
+		if s.settings.Doubles {
+			for i := 1; i < len(pushed); i += 2 {
+				SetDouble(w[i-1:], Double(w[i-1:])+Double(pushed[i-1:]))
+			}
+			return
+		}
 		for i, v := range pushed {
 			w[i] += v
 		}
@@ -154,6 +164,18 @@ func (s *Store) applyAt(from int, pushed []float32) {
 	case "ftrl":
 		s.ftrl(w, s.first[from:to], s.second[from:to], pushed)
 	}
+}
+
+// Double returns the double whose halves, in the machine's order, are the first two values.
+func Double(halves []float32) float64 {
+	return math.Float64frombits(uint64(math.Float32bits(halves[1]))<<32 | uint64(math.Float32bits(halves[0])))
+}
+
+// SetDouble is the reverse of Double. Halves are copied as they are: any bits may be a half, a
+// signaling NaN's too.
+func SetDouble(halves []float32, v float64) {
+	bits := math.Float64bits(v)
+	halves[0], halves[1] = math.Float32frombits(uint32(bits)), math.Float32frombits(uint32(bits>>32))
 }
 
 // ftrl is Algorithm 1 of McMahan et al. 2013, "Ad click prediction: a view from the

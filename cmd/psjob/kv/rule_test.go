@@ -3,6 +3,8 @@ package kv
 import (
 	"math"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // With momentum each step learns by all gradients so far, and all values decay,
@@ -15,9 +17,7 @@ func TestMomentumAndDecay(t *testing.T) {
 		if step%3 > 0 {
 			g = 0
 		}
-		if err := s.Push(step, []uint64{7}, []float32{float32(g)}, nil); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Push(step, []uint64{7}, []float32{float32(g)}, nil))
 		v = 0.9*v + g + 0.5*w
 		w -= 0.1 * v
 		got, err := s.Pull(step+1, []uint64{7}, nil, nil)

@@ -87,7 +87,7 @@ func (s *Server) answer(ctx context.Context, m *van.Message) error {
 			s.values.Put(room)
 			m.Release()
 		}
-		parts{keys: p.keys, vals: *room, lens: p.lens}.close(back)
+		parts{keys: p.keys, vals: *room, lens: p.lens, doubles: p.doubles}.close(back)
 	}
 	return s.van.Send(ctx, back)
 }

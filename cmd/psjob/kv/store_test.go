@@ -8,14 +8,13 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func newStore(t testing.TB, s StoreSettings) *Store {
 	t.Helper()
-	st, err := NewStore(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := require.Value(NewStore(s))(t)
 	return st
 }
 
@@ -24,10 +23,7 @@ func TestAddLikeAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		width := rapid.IntRange(1, 3).Draw(t, "width")
 		uniform := rapid.Bool().Draw(t, "uniform")
-		st, err := NewStore(StoreSettings{Rule: "add", ValueLength: width})
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := require.Value(NewStore(StoreSettings{Rule: "add", ValueLength: width}))(t)
 		want := make(map[uint64][]float32)
 		length := func(key uint64) int {
 			if uniform {
@@ -58,14 +54,9 @@ func TestAddLikeAMap(t *testing.T) {
 				expect = append(expect, want[key]...)
 			}
 			if push {
-				if err := st.Push(0, keys, vals, lens); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, st.Push(0, keys, vals, lens))
 			}
-			got, err := st.Pull(0, keys, lens, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := require.Value(st.Pull(0, keys, lens, nil))(t)
 			if !slices.Equal(got, expect) {
 				t.Fatalf("pulled %v, want %v", got, expect)
 			}
@@ -92,14 +83,9 @@ func TestRules(t *testing.T) {
 			tc.settings.Synchronous = synchronous
 			st := newStore(t, tc.settings)
 			for step, v := range tc.pushes {
-				if err := st.Push(int32(step), []uint64{7}, []float32{v}, nil); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, st.Push(int32(step), []uint64{7}, []float32{v}, nil))
 			}
-			got, err := st.Pull(int32(len(tc.pushes)), []uint64{7}, nil, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := require.Value(st.Pull(int32(len(tc.pushes)), []uint64{7}, nil, nil))(t)
 			if math.Abs(float64(got[0])-tc.want) > 1e-6 {
 				t.Errorf("%+v: pushes %v give %v, want %v", tc.settings, tc.pushes, got[0], tc.want)
 			}
@@ -122,9 +108,7 @@ func TestSynchronousOrder(t *testing.T) {
 		for step := range steps {
 			before, _ := st.Pull(int32(step), keys, nil, nil)
 			for _, w := range r.Perm(workers) {
-				if err := st.Push(int32(step), keys, gradient(w, step), nil); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, st.Push(int32(step), keys, gradient(w, step), nil))
 				if now, _ := st.Pull(int32(step), keys, nil, nil); !slices.Equal(now, before) {
 					t.Fatalf("step %d: a pull sees the pushes of its own step", step)
 				}
@@ -178,56 +162,6 @@ func TestErrors(t *testing.T) {
 	} {
 		if err := s.Check(); err == nil {
 			t.Errorf("%+v: no error", s)
-		}
-	}
-}
-
-func BenchmarkAdd(b *testing.B) {
-	st := newStore(b, StoreSettings{Rule: "add"})
-	keys, vals := make([]uint64, 1_000_000), make([]float32, 1_000_000)
-	for i := range keys {
-		keys[i] = math.MaxUint64 / uint64(len(keys)) * uint64(i)
-	}
-	out := make([]float32, 0, len(keys))
-	_ = st.Push(0, keys, vals, nil)
-	b.ReportAllocs()
-	for b.Loop() {
-		_ = st.Push(0, keys, vals, nil)
-		_, _ = st.Pull(0, keys, nil, out[:0])
-	}
-	b.ReportMetric(float64(2*b.N*len(keys))/1e6/b.Elapsed().Seconds(), "Mkeys/s")
-}
-
-// BenchmarkStep is a synchronous step of two workers on keys of many values,
-// of which the second pushes one in a hundred.
-func BenchmarkStep(b *testing.B) {
-	const keys, width = 8, 1 << 14
-	s, err := NewStore(StoreSettings{Rule: "sgd", Synchronous: true, ValueLength: width})
-	if err != nil {
-		b.Fatal(err)
-	}
-	dense, sparse := make([]float32, keys*width), make([]float32, keys*width)
-	list := make([]uint64, keys)
-	for i := range dense {
-		dense[i] = float32(i%7) - 3
-		if i%100 == 0 {
-			sparse[i] = 1
-		}
-	}
-	for i := range list {
-		list[i] = uint64(i)
-	}
-	var out []float32
-	b.ReportAllocs()
-	b.SetBytes(4 * keys * width)
-	for step := int32(0); b.Loop(); step++ {
-		for _, g := range [][]float32{dense, sparse} {
-			if err := s.Push(step, list, g, nil); err != nil {
-				b.Fatal(err)
-			}
-		}
-		if out, err = s.Pull(step+1, list, nil, out[:0]); err != nil {
-			b.Fatal(err)
 		}
 	}
 }

@@ -3,7 +3,7 @@ package kv
 import (
 	"bytes"
 	"context"
-	"fmt"
+	"errors"
 	"net"
 	"slices"
 	"strconv"
@@ -14,8 +14,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/psidecar/psidecar/cmd/psjob/van"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // listener is a server that only listens: it registers by hand and keeps the
@@ -25,7 +26,7 @@ type listener struct {
 	frames chan [][]byte
 }
 
-func (s *listener) register(ctx context.Context, scheduler string) (*zmtp.Conn, error) {
+func (s *listener) register(ctx context.Context, scheduler string) (net.Conn, error) {
 	nc, err := net.Dial("tcp", scheduler)
 	if err != nil {
 		return nil, err
@@ -39,7 +40,7 @@ func (s *listener) register(ctx context.Context, scheduler string) (*zmtp.Conn, 
 	m.CustomerID, m.Timestamp = pslite.Empty, 0
 	m.Control = pslite.Control{Cmd: pslite.AddNode, Nodes: []pslite.Node{{Role: pslite.Server, ID: pslite.Empty,
 		Hostname: "127.0.0.1", Port: int32(s.l.Addr().(*net.TCPAddr).Port)}}}
-	return conn, conn.WriteMessage(m.Append(nil, pslite.DMLC))
+	return nc, errors.Join(conn.Queue(m.Append(nil, pslite.DMLC)), conn.Flush())
 }
 
 func (s *listener) serve(ctx context.Context) error {
@@ -76,9 +77,8 @@ func TestOnTheWire(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &listener{frames: make(chan [][]byte, 10)}
 	var err error
-	if s.l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
+	s.l, err = net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
 	var group errgroup.Group
 	defer func() {
 		cancel()
@@ -97,27 +97,19 @@ func TestOnTheWire(t *testing.T) {
 		<-ctx.Done()
 		return v.Stop(context.Background())
 	})
-	var conn *zmtp.Conn
-	for range 100 { // until the scheduler listens
-		if conn, err = s.register(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(config.RootPort))); err == nil {
-			defer conn.Close()
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	var conn net.Conn
+	require.Await(t, "the scheduler listens", func() (err error) {
+		conn, err = s.register(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(config.RootPort)))
+		return err
+	})
+	defer conn.Close()
 	config.Role = pslite.Worker
-	v, err := van.Start(ctx, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := require.Value(van.Start(ctx, config))(t)
 	defer func() {
 		cancel()
 		_ = v.Stop(context.Background())
 	}()
-	w, err := NewWorker(v, 0, 0, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := require.Value(NewWorker(v, 0, 0, nil))(t)
 
 	keys, vals, lens := []uint64{3, 1 << 40, 1<<64 - 3}, []float32{1.5, -2, 3, 4}, []int32{2, 0, 2}
 	for _, tc := range []struct {
@@ -141,9 +133,7 @@ func TestOnTheWire(t *testing.T) {
 		}, true, true, nil, vals[:3], -5, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if err := tc.send(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, tc.send())
 			frames := <-s.frames
 			var det pslite.Detector
 			var m pslite.Message
@@ -200,40 +190,4 @@ func pushMeta(timestamp, head, priority int32, push, pull, lens bool, size int) 
 	truth(12, pull)
 	number(13, int64(priority))
 	return b
-}
-
-func BenchmarkPushPull(b *testing.B) {
-	for _, n := range []int{1, 1000, 1_000_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			j := job{servers: 1, workers: 1}
-			j.settings.Rule = "add"
-			j.work = func(ctx context.Context, w *Worker) error {
-				r := Request{Keys: make([]uint64, n), Vals: make([]float32, n), Out: make([]float32, n)}
-				for i := range r.Keys {
-					r.Keys[i] = uint64(i) * (1 << 63 / uint64(n))
-				}
-				b.ReportAllocs()
-				b.ResetTimer()
-				for range b.N {
-					ts, err := w.Push(ctx, r)
-					if err == nil {
-						err = w.Wait(ctx, ts)
-					}
-					if err == nil {
-						ts, err = w.Pull(ctx, r)
-					}
-					if err == nil {
-						err = w.Wait(ctx, ts)
-					}
-					if err != nil {
-						return err
-					}
-				}
-				b.StopTimer()
-				b.ReportMetric(float64(2*n*b.N)/1e6/b.Elapsed().Seconds(), "Mkeys/s")
-				return nil
-			}
-			j.run(b)
-		})
-	}
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/psidecar/psidecar/cmd/psjob/van"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // A Worker pushes and pulls. Its methods may be called from many goroutines. Answers
@@ -33,6 +33,7 @@ type Request struct {
 	Out      []float32 // buffer for pulled values; its length is their number
 	Head     int32     // for the server's handler
 	Priority int32
+	Doubles  bool // Vals and Out are the halves of doubles, an even number for each key
 }
 
 // transfer is a request in flight, cut by servers.
@@ -96,7 +97,7 @@ func (w *Worker) send(ctx context.Context, t *transfer) (int32, error) {
 		m := van.NewMessage(node)
 		w.address(m, ts, int32(w.custID), true)
 		m.Meta.Push, m.Meta.Pull, m.Meta.Head, m.Meta.Priority = t.push, t.pull, t.Head, t.Priority
-		p := parts{keys: t.Keys[t.keyAt[s]:t.keyAt[s+1]]}
+		p := parts{keys: t.Keys[t.keyAt[s]:t.keyAt[s+1]], doubles: t.Doubles}
 		if t.push {
 			p.vals = t.Vals[t.valAt[s]:t.valAt[s+1]]
 		}

@@ -45,13 +45,13 @@ func (c *Clicks) NextID() uint64 { return 1 + uint64(c.buckets)*ClickCategories 
 // known. The file may be compressed. All lines are read, those of other workers'
 // shares as well, but only parsed if they are of this one.
 func LoadClicks(ctx context.Context, path string, share Share, keys dataset.KeyMap, buckets int) (*Clicks, error) {
-	file, err := open(path)
+	file, err := dataset.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
 	set := &Clicks{buckets: buckets}
-	var b builder
+	var b Builder
 	lines := bufio.NewScanner(file)
 	lines.Buffer(make([]byte, 1<<16), 1<<20)
 	n := 0
@@ -66,7 +66,7 @@ func LoadClicks(ctx context.Context, path string, share Share, keys dataset.KeyM
 		}
 		// Rows are dealt out by their number among those that are not empty, which
 		// all workers count alike.
-		if share.has(n) {
+		if share.Has(n) {
 			if err := set.row(&b, lines.Bytes()); err != nil {
 				return nil, &dataset.LineError{File: path, Line: line, Err: err}
 			}
@@ -79,14 +79,14 @@ func LoadClicks(ctx context.Context, path string, share Share, keys dataset.KeyM
 	if len(b.labels) == 0 {
 		return nil, fmt.Errorf("%s: %d rows are too few: none left for worker %d of %d", path, n, share.Index, share.Of)
 	}
-	if set.sparse, err = b.finish(&keys); err != nil {
+	if set.sparse, err = b.Finish(&keys); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return set, nil
 }
 
 // row parses a line and adds it.
-func (c *Clicks) row(b *builder, line []byte) error {
+func (c *Clicks) row(b *Builder, line []byte) error {
 	separator := []byte{'\t'}
 	if !bytes.Contains(line, separator) {
 		separator = []byte{','}
@@ -117,7 +117,7 @@ func (c *Clicks) row(b *builder, line []byte) error {
 		ids[i] = 1 + uint64(i)*uint64(c.buckets) + hash(field)%uint64(c.buckets)
 		ones[i] = 1
 	}
-	b.row(ids[:], ones[:], fields[0][0] == '1')
+	b.Row(ids[:], ones[:], fields[0][0] == '1')
 	return nil
 }
 

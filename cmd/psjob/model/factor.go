@@ -44,7 +44,7 @@ func (m *Factor) pass(batch []int32, params, grad []float32, tally *Tally) {
 	width := m.factors + 1
 	// Without initial values the vectors would stay zero: each one's gradient is a
 	// multiple of the others.
-	addInitial(m.seed, keys, params, width, 1, scale)
+	AddInitial(m.seed, keys, params, width, 1, scale)
 	for _, s := range batch {
 		columns, values, yes := m.set.Sample(int(s))
 		odds := 0.0

@@ -9,8 +9,8 @@ import (
 // its parameters: its dense tensors travel as long values, a block a key.
 type Image struct {
 	set    *Images
-	net    *net
-	tensor *tensor
+	net    *Net
+	tensor *Tensor
 	input  []float32
 	delta  []float32
 	group  [1]Group
@@ -19,10 +19,10 @@ type Image struct {
 // NewImage returns the model for the samples of a worker. Its keys are those of the
 // ids from 1 on, one for each block of at most blockSize values.
 func NewImage(set *Images, hidden []int, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Image, error) {
-	m := &Image{set: set, net: newNet(true, slices.Concat([]int{set.Pixels()}, hidden, []int{Classes})...)}
+	m := &Image{set: set, net: NewNet(true, slices.Concat([]int{set.Pixels()}, hidden, []int{Classes})...)}
 	m.net.begins = true
 	var err error
-	m.tensor, _, err = newTensor(m.net.initial(seed), 1, blockSize, key)
+	m.tensor, _, err = NewTensor(m.net.Initial(seed), 1, blockSize, key)
 	return m, err
 }
 
@@ -31,7 +31,7 @@ func (m *Image) Samples() int { return m.set.Len() }
 
 // Groups returns the whole net as one group.
 func (m *Image) Groups([]int32) []Group {
-	m.group[0] = m.tensor.group
+	m.group[0] = m.tensor.Group
 	return m.group[:]
 }
 
@@ -62,8 +62,8 @@ func (m *Image) Inputs() []int {
 // Gradient implements [Model].
 func (m *Image) Gradient(batch []int32, params, grads [][]float32, tally *Tally) {
 	m.predict(batch, params[0], tally)
-	m.net.backward(m.tensor.values, m.delta, m.tensor.grad)
-	m.tensor.store(grads[0])
+	m.net.Backward(m.tensor.Values, m.delta, m.tensor.Grad)
+	m.tensor.Store(grads[0])
 }
 
 // Score implements [Model].
@@ -74,12 +74,12 @@ func (m *Image) Score(batch []int32, params [][]float32, tally *Tally) {
 // predict counts the batch's predictions, and leaves the loss's derivative with
 // respect to each output, softmax minus one-hot, in m.delta.
 func (m *Image) predict(batch []int32, params []float32, tally *Tally) {
-	m.tensor.load(params)
+	m.tensor.Load(params)
 	m.input = m.input[:0]
 	for _, s := range batch {
 		m.input = m.set.Append(m.input, int(s))
 	}
-	out := m.net.forward(m.tensor.values, m.input)
+	out := m.net.Forward(m.tensor.Values, m.input)
 	delta := resize(&m.delta, len(out))
 	for i, s := range batch {
 		row := out[i*Classes : (i+1)*Classes]

@@ -5,8 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
+
+	"github.com/psidecar/psidecar/planner/dataset"
 )
 
 // Classes is the number of different labels of the pictures.
@@ -38,41 +39,9 @@ func (m *Images) Append(dst []float32, i int) []float32 {
 	return dst
 }
 
-// DrawImages returns n pictures of side x side pixels, drawn from a seed: in those of
-// a class the same few blots are bright, shifted a little and not always all of them.
-// So a net can learn them without a data set, but not at once.
-func DrawImages(n, side int, seed uint64) *Images {
-	const blots, radius = 5, 2
-	m := &Images{pixels: side * side, data: make([]byte, n*side*side), labels: make([]byte, n)}
-	// The classes are drawn first, from the same seed: any number of pictures has the
-	// same ones.
-	var places [Classes][blots][2]int
-	r := rand.New(rand.NewPCG(seed, 0x1d))
-	for c := range places {
-		for b := range places[c] {
-			places[c][b] = [2]int{2 + r.IntN(side-4), 2 + r.IntN(side-4)}
-		}
-	}
-	for i := range n {
-		class := r.IntN(Classes)
-		m.labels[i] = byte(class)
-		picture := m.data[i*m.pixels : (i+1)*m.pixels]
-		for _, at := range places[class] {
-			if r.IntN(6) == 0 {
-				continue
-			}
-			y, x := at[0]+r.IntN(3)-1, at[1]+r.IntN(3)-1
-			for dy := -radius; dy <= radius; dy++ {
-				for dx := -radius; dx <= radius; dx++ {
-					if yy, xx := y+dy, x+dx; dy*dy+dx*dx <= radius*radius && yy >= 0 && yy < side && xx >= 0 && xx < side {
-						picture[yy*side+xx] = byte(128 + r.IntN(128))
-					}
-				}
-			}
-		}
-	}
-	return m
-}
+// NewImages returns pictures of so many pixels, one behind the other in data, with
+// labels below [Classes].
+func NewImages(pixels int, data, labels []byte) *Images { return &Images{pixels, data, labels} }
 
 // largestPicture bounds what a damaged header can ask for, in pixels.
 const largestPicture = 1 << 20
@@ -111,7 +80,7 @@ func LoadImages(imagePath, labelPath string, share Share) (*Images, error) {
 		if label[0] >= Classes {
 			return nil, fmt.Errorf("%s: label %d is %d: want 0 to %d", labelPath, i+1, label[0], Classes-1)
 		}
-		if share.has(i) {
+		if share.Has(i) {
 			m.data = append(m.data, picture...)
 			m.labels = append(m.labels, label[0])
 		}
@@ -125,7 +94,7 @@ func LoadImages(imagePath, labelPath string, share Share) (*Images, error) {
 // openIdx opens a file of bytes with the given number of dimensions, and returns it
 // positioned behind its header, with the size of each dimension.
 func openIdx(path string, dimensions int) (io.ReadCloser, []uint32, error) {
-	file, err := open(path)
+	file, err := dataset.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // The area from histograms must be that of comparing all pairs.
@@ -25,14 +27,9 @@ func TestAUCIsThatOfComparingAllPairs(t *testing.T) {
 		}
 		var all Tally
 		for _, p := range parts {
-			text, err := json.Marshal(p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := require.Value(json.Marshal(p))(t)
 			var back Tally
-			if err := json.Unmarshal(text, &back); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal(text, &back))
 			all.Add(back)
 		}
 		if int(all.Samples) != len(scores) {

@@ -9,8 +9,8 @@
 //
 // The models stand for the ways in which real jobs use parameters: [Linear] and
 // [Factor] use the few keys that a batch's samples name, with one value or several;
-// [Image] uses all of a dense net in every step; [Recommend] and [Translate] have
-// embeddings of the first kind and nets of the second.
+// [Image] uses all of a dense net in every step; [Recommend] has embeddings of the
+// first kind and nets of the second.
 //
 // # Metrics
 //
@@ -20,12 +20,14 @@
 // # Samples
 //
 // The Load functions keep a worker's training data in memory: sparse rows of libsvm
-// or libffm text, click logs in Criteo's format, images in MNIST's idx format, pairs
-// of sentences. They map feature ids to keys of the wire.
+// or libffm text, click logs in Criteo's format, images in MNIST's idx format. They map
+// feature ids to keys of the wire.
 package model
 
 import (
 	"math"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
 )
 
 // A Model is used by one goroutine. Batches are lists of sample numbers.
@@ -63,10 +65,10 @@ func (g Group) Values() int {
 	return n
 }
 
-// addInitial adds initial values in [-scale, scale) to params, width values a key,
+// AddInitial adds initial values in [-scale, scale) to params, width values a key,
 // from column from on. They depend on seed, key and column only: every worker adds
 // the same.
-func addInitial(seed uint64, keys []uint64, params []float32, width, from int, scale float32) {
+func AddInitial(seed uint64, keys []uint64, params []float32, width, from int, scale float32) {
 	for i, key := range keys {
 		row := params[i*width : (i+1)*width]
 		for j := from; j < width; j++ {
@@ -78,10 +80,8 @@ func addInitial(seed uint64, keys []uint64, params []float32, width, from int, s
 // unitRandom returns a number in [-1, 1) that depends on both words (the finalizer of
 // SplitMix64).
 func unitRandom(a, b uint64) float32 {
-	x := a*0x9e3779b97f4a7c15 + (b+1)*0xbf58476d1ce4e5b9
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	x ^= x >> 31
+	x := a*splitmix.Golden + (b+1)*0xbf58476d1ce4e5b9
+	x = splitmix.Mix(x)
 	return float32(int64(x)) / (1 << 63)
 }
 

@@ -10,29 +10,29 @@ import (
 	"gonum.org/v1/gonum/blas/blas32"
 )
 
-// A net is a chain of fully connected layers with ReLU between them. Its parameters
+// A Net is a chain of fully connected layers with ReLU between them. Its parameters
 // are one flat list: for each layer the weights, one row of inputs for each output,
-// then the biases. forward keeps the outputs of all layers, which backward needs; one
+// then the biases. Forward keeps the outputs of all layers, which Backward needs; one
 // batch at a time.
-type net struct {
+type Net struct {
 	sizes   []int            // of the input, of each layer's output
 	lastRaw bool             // no ReLU after the last layer
 	begins  bool             // the input is data: its derivative is not needed
 	outputs [][]float32      // of each layer, the input first; row by row
 	deltas  [][]float32      // likewise, the derivatives
-	splits  map[int]Splitter // by the number of the layer that they follow
+	Splits  map[int]Splitter // by the number of the layer that they follow
 }
 
-func newNet(lastRaw bool, sizes ...int) *net {
-	return &net{sizes: sizes, lastRaw: lastRaw,
+func NewNet(lastRaw bool, sizes ...int) *Net {
+	return &Net{sizes: sizes, lastRaw: lastRaw,
 		outputs: make([][]float32, len(sizes)), deltas: make([][]float32, len(sizes))}
 }
 
 // relu reports whether layer l's outputs are clipped at zero.
-func (n *net) relu(l int) bool { return !n.lastRaw || l < len(n.sizes)-1 }
+func (n *Net) relu(l int) bool { return !n.lastRaw || l < len(n.sizes)-1 }
 
-// values returns the number of parameters.
-func (n *net) values() int {
+// Values returns the number of parameters.
+func (n *Net) Values() int {
 	total := 0
 	for l := 1; l < len(n.sizes); l++ {
 		total += n.sizes[l] * (n.sizes[l-1] + 1)
@@ -40,11 +40,11 @@ func (n *net) values() int {
 	return total
 }
 
-// initial returns initial values: weights uniform with variance 2/inputs (He et al.
+// Initial returns initial values: weights uniform with variance 2/inputs (He et al.
 // 2015), biases zero. The last layer's weights are smaller, so that the first
 // predictions are close to even.
-func (n *net) initial(seed uint64) []float32 {
-	w := make([]float32, 0, n.values())
+func (n *Net) Initial(seed uint64) []float32 {
+	w := make([]float32, 0, n.Values())
 	for l := 1; l < len(n.sizes); l++ {
 		in, out := n.sizes[l-1], n.sizes[l]
 		scale := float32(math.Sqrt(6 / float64(in)))
@@ -59,9 +59,9 @@ func (n *net) initial(seed uint64) []float32 {
 	return w
 }
 
-// forward computes the outputs of a batch of rows. The result belongs to the net, and
-// so does input until backward is done.
-func (n *net) forward(w, input []float32) []float32 {
+// Forward computes the outputs of a batch of rows. The result belongs to the net, and
+// so does input until Backward is done.
+func (n *Net) Forward(w, input []float32) []float32 {
 	n.outputs[0] = input
 	rows := len(input) / n.sizes[0]
 	for l := 1; l < len(n.sizes); l++ {
@@ -80,19 +80,19 @@ func (n *net) forward(w, input []float32) []float32 {
 		}
 		// The splitter changes what the next layer sees, and what backward will take
 		// for the output.
-		if s := n.splits[l]; s != nil {
+		if s := n.Splits[l]; s != nil {
 			s.Forward(y, out)
 		}
 	}
 	return n.outputs[len(n.sizes)-1]
 }
 
-// backward adds the parameters' gradient to grad, given the loss's derivative with
+// Backward adds the parameters' gradient to grad, given the loss's derivative with
 // respect to each output, which it changes. It returns the derivative with respect to
-// the input, unless the net begins with data. w are the parameters that forward was
+// the input, unless the net begins with data. w are the parameters that Forward was
 // given.
-func (n *net) backward(w, delta, grad []float32) []float32 {
-	end := n.values()
+func (n *Net) Backward(w, delta, grad []float32) []float32 {
+	end := n.Values()
 	rows := len(delta) / n.sizes[len(n.sizes)-1]
 	for l := len(n.sizes) - 1; l > 0; l-- {
 		in, out := n.sizes[l-1], n.sizes[l]
@@ -100,7 +100,7 @@ func (n *net) backward(w, delta, grad []float32) []float32 {
 		weights := w[from : from+in*out]
 		gw, gb := grad[from:from+in*out], grad[from+in*out:end]
 		end = from
-		if s := n.splits[l]; s != nil {
+		if s := n.Splits[l]; s != nil {
 			s.Backward(delta, out)
 		}
 		if n.relu(l) {
@@ -144,15 +144,15 @@ func resize(list *[]float32, n int) []float32 {
 	return *list
 }
 
-// A tensor is a flat list of values that travels as blocks: each block is one key
+// A Tensor is a flat list of values that travels as blocks: each block is one key
 // with a long value. Keys may be in another order than blocks, since a key map
 // scatters them.
-type tensor struct {
+type Tensor struct {
 	initial []float32
-	group   Group
+	Group   Group
 	blocks  []block   // in the order of their keys
-	values  []float32 // the parameters of the step, in the flat order
-	grad    []float32 // likewise, their gradient
+	Values  []float32 // the parameters of the step, in the flat order
+	Grad    []float32 // likewise, their gradient
 }
 
 type block struct {
@@ -160,10 +160,10 @@ type block struct {
 	from, to int // in the flat list
 }
 
-// newTensor cuts values into blocks of at most size and gives block i the key of id
+// NewTensor cuts values into blocks of at most size and gives block i the key of id
 // first+i. It returns the next free id.
-func newTensor(initial []float32, first uint64, size int, key func(id uint64) (uint64, error)) (*tensor, uint64, error) {
-	t := &tensor{initial: initial, values: make([]float32, len(initial)), grad: make([]float32, len(initial))}
+func NewTensor(initial []float32, first uint64, size int, key func(id uint64) (uint64, error)) (*Tensor, uint64, error) {
+	t := &Tensor{initial: initial, Values: make([]float32, len(initial)), Grad: make([]float32, len(initial))}
 	for from := 0; from < len(initial); from += size {
 		k, err := key(first)
 		if err != nil {
@@ -179,28 +179,28 @@ func newTensor(initial []float32, first uint64, size int, key func(id uint64) (u
 		if i > 0 && b.key == t.blocks[i-1].key {
 			return nil, 0, fmt.Errorf("two blocks of a dense tensor have the key %d", b.key)
 		}
-		t.group.Keys = append(t.group.Keys, b.key)
-		t.group.Lens = append(t.group.Lens, int32(b.to-b.from))
+		t.Group.Keys = append(t.Group.Keys, b.key)
+		t.Group.Lens = append(t.Group.Lens, int32(b.to-b.from))
 	}
 	return t, first, nil
 }
 
-// load sets values from pulled ones, which are in the order of the keys.
-func (t *tensor) load(pulled []float32) {
+// Load sets Values from pulled ones, which are in the order of the keys.
+func (t *Tensor) Load(pulled []float32) {
 	at := 0
 	for _, b := range t.blocks {
 		for i := b.from; i < b.to; i++ {
-			t.values[i] = t.initial[i] + pulled[at]
+			t.Values[i] = t.initial[i] + pulled[at]
 			at++
 		}
 	}
 }
 
-// store writes grad in the order of the keys and clears it.
-func (t *tensor) store(pushed []float32) {
+// Store writes Grad in the order of the keys and clears it.
+func (t *Tensor) Store(pushed []float32) {
 	at := 0
 	for _, b := range t.blocks {
-		at += copy(pushed[at:], t.grad[b.from:b.to])
+		at += copy(pushed[at:], t.Grad[b.from:b.to])
 	}
-	clear(t.grad)
+	clear(t.Grad)
 }

@@ -9,8 +9,8 @@ type Recommend struct {
 	set         *Clicks
 	width       int
 	seed        uint64
-	bottom, top *net
-	dense       *tensor
+	bottom, top *Net
+	dense       *Tensor
 	batch       Columns
 	groups      [2]Group
 	numbers     []float32 // of the batch
@@ -35,11 +35,11 @@ type RecommendShape struct {
 func NewRecommend(set *Clicks, s RecommendShape, blockSize int, seed uint64, key func(id uint64) (uint64, error)) (*Recommend, error) {
 	bottom := append(append([]int{ClickNumbers}, s.Bottom...), s.Embedding)
 	top := append(append([]int{s.Embedding + vectors*(vectors-1)/2}, s.Top...), 1)
-	m := &Recommend{set: set, width: s.Embedding, seed: seed, bottom: newNet(false, bottom...), top: newNet(true, top...)}
+	m := &Recommend{set: set, width: s.Embedding, seed: seed, bottom: NewNet(false, bottom...), top: NewNet(true, top...)}
 	m.bottom.begins = true
-	initial := append(m.bottom.initial(seed), m.top.initial(seed+100)...)
+	initial := append(m.bottom.Initial(seed), m.top.Initial(seed+100)...)
 	var err error
-	m.dense, _, err = newTensor(initial, set.NextID(), blockSize, key)
+	m.dense, _, err = NewTensor(initial, set.NextID(), blockSize, key)
 	return m, err
 }
 
@@ -49,7 +49,7 @@ func (m *Recommend) Samples() int { return m.set.Len() }
 // Groups returns the batch's embeddings, and the dense tensors.
 func (m *Recommend) Groups(batch []int32) []Group {
 	m.groups[0] = Group{Keys: m.batch.Of(m.set.Sparse(), batch), Width: m.width}
-	m.groups[1] = m.dense.group
+	m.groups[1] = m.dense.Group
 	return m.groups[:]
 }
 
@@ -61,8 +61,8 @@ func (m *Recommend) Score(batch []int32, params [][]float32, tally *Tally) {
 // Gradient implements [Model].
 func (m *Recommend) Gradient(batch []int32, params, grads [][]float32, tally *Tally) {
 	m.predict(batch, params, tally)
-	bottomValues := m.bottom.values()
-	dCrossed := m.top.backward(m.dense.values[bottomValues:], m.delta, m.dense.grad[bottomValues:])
+	bottomValues := m.bottom.Values()
+	dCrossed := m.top.Backward(m.dense.Values[bottomValues:], m.delta, m.dense.Grad[bottomValues:])
 	dBottom := resize(&m.bottomDelta, len(batch)*m.width)
 	clear(dBottom)
 	clear(grads[0])
@@ -87,8 +87,8 @@ func (m *Recommend) Gradient(batch []int32, params, grads [][]float32, tally *Ta
 			}
 		}
 	}
-	m.bottom.backward(m.dense.values[:bottomValues], dBottom, m.dense.grad[:bottomValues])
-	m.dense.store(grads[1])
+	m.bottom.Backward(m.dense.Values[:bottomValues], dBottom, m.dense.Grad[:bottomValues])
+	m.dense.Store(grads[1])
 }
 
 // predict counts the batch's predictions, and leaves the derivative with respect to
@@ -97,14 +97,14 @@ func (m *Recommend) predict(batch []int32, params [][]float32, tally *Tally) {
 	keys := m.batch.Of(m.set.Sparse(), batch)
 	// The pulled values are differences from the initial ones, which are added in
 	// place.
-	addInitial(m.seed, keys, params[0], m.width, 0, 0.1)
-	m.dense.load(params[1])
+	AddInitial(m.seed, keys, params[0], m.width, 0, 0.1)
+	m.dense.Load(params[1])
 	m.numbers = m.numbers[:0]
 	for _, s := range batch {
 		m.numbers = append(m.numbers, m.set.Numbers(int(s))...)
 	}
-	bottomValues := m.bottom.values()
-	bottomOut := m.bottom.forward(m.dense.values[:bottomValues], m.numbers)
+	bottomValues := m.bottom.Values()
+	bottomOut := m.bottom.Forward(m.dense.Values[:bottomValues], m.numbers)
 	m.crossed = m.crossed[:0]
 	for r, s := range batch {
 		var v [vectors][]float32
@@ -119,7 +119,7 @@ func (m *Recommend) predict(batch []int32, params [][]float32, tally *Tally) {
 			}
 		}
 	}
-	out := m.top.forward(m.dense.values[bottomValues:], m.crossed)
+	out := m.top.Forward(m.dense.Values[bottomValues:], m.crossed)
 	delta := resize(&m.delta, len(out))
 	for r, s := range batch {
 		_, _, yes := m.set.Sparse().Sample(int(s))

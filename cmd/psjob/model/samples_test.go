@@ -3,21 +3,19 @@ package model
 import (
 	"bytes"
 	"compress/gzip"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func write(t *testing.T, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, content, 0o600))
 	return path
 }
 
@@ -27,10 +25,7 @@ func TestSparseRows(t *testing.T) {
 	_, _ = z.Write([]byte("+1 3:0.5 9:2\n0 1:1\n-1 9:3 20:4\n"))
 	_ = z.Close()
 	path := write(t, "rows.gz", packed.Bytes())
-	s, err := LoadSparse(t.Context(), path, Share{0, 1}, dataset.KeyMap{}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Value(LoadSparse(t.Context(), path, Share{0, 1}, dataset.KeyMap{}, false))(t)
 	if got := s.Keys(); len(got) != 4 || got[0] != 1 || got[3] != 20 {
 		t.Errorf("keys %v, want 1 3 9 20", got)
 	}
@@ -42,10 +37,7 @@ func TestSparseRows(t *testing.T) {
 	if len(columns) != 2 || c.At(columns[0]) != 1 || c.At(columns[1]) != 2 || values[1] != 4 || yes {
 		t.Errorf("row 2: columns %v values %v %v", columns, values, yes)
 	}
-	unit, err := LoadSparse(t.Context(), path, Share{2, 3}, dataset.KeyMap{}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	unit := require.Value(LoadSparse(t.Context(), path, Share{2, 3}, dataset.KeyMap{}, true))(t)
 	if _, values, _ := unit.Sample(0); unit.Len() != 1 || values[0] != 0.6 || values[1] != 0.8 {
 		t.Errorf("row 2 of length 1: %v", values)
 	}
@@ -53,13 +45,9 @@ func TestSparseRows(t *testing.T) {
 
 func TestShards(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "[data] *?") // no pattern, whatever it looks like
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(dir, 0o700))
 	for name, text := range map[string]string{"shard-00000.libsvm": "1 1:1\n", "shard-00001.libsvm": "1 2:1\n-1 3:1\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	s, err := LoadSparse(t.Context(), dir, Share{1, 2}, dataset.KeyMap{}, false)
 	if err != nil || s.Len() != 2 || s.Keys()[0] != 2 {
@@ -118,46 +106,5 @@ func TestBadFiles(t *testing.T) {
 				t.Errorf("error %v, want %q in it", err, tc.want)
 			}
 		})
-	}
-}
-
-func TestSentences(t *testing.T) {
-	path := write(t, "pairs", []byte("3 1\t2 2 4\n\n1\t4\n2 3 1\t1\n"))
-	s, err := LoadSentences(t.Context(), path, Share{0, 2}, dataset.KeyMap{}, 5)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Ids of sources are 1 + the word, of targets 6 + it; the mark is target 0.
-	if got, want := fmt.Sprint(s.Sparse().Keys()), "[2 3 4 6 7 8 10]"; s.Len() != 2 || got != want {
-		t.Fatalf("%d pairs, keys %s, want 2 and %s", s.Len(), got, want)
-	}
-	columns, _, _ := s.Sparse().Sample(0)
-	var ids []uint64
-	for _, c := range columns {
-		ids = append(ids, s.Sparse().Keys()[c])
-	}
-	if got, want := fmt.Sprint(ids), "[4 2 6 8 8 10]"; got != want {
-		t.Errorf("the first pair is %s, want %s", got, want)
-	}
-	if got := s.Pair(1); fmt.Sprint(got) != "{[2 3 1] [1]}" || s.NextID() != 11 {
-		t.Errorf("the second pair is %v, the next id %d", got, s.NextID())
-	}
-	for word, want := range []bool{true, true, true, false, true} {
-		if _, ok := s.Column(uint32(word)); ok != want {
-			t.Errorf("word %d has a column: %v", word, ok)
-		}
-	}
-}
-
-func TestBadSentences(t *testing.T) {
-	for text, want := range map[string]string{
-		"1 2\n": "no tab", "1\t5\n": "target: word \"5\": want a number from 1 to 4", "0\t1\n": "source: word \"0\"",
-		"1\tx\n": "word \"x\"", "\t1\n": "source: 0 words", "1\t\n": "target: 0 words", "\n": "too few",
-		"1\t1" + strings.Repeat(" 1", 200) + "\n": "201 words: want 1 to 200",
-	} {
-		_, err := LoadSentences(t.Context(), write(t, "pairs", []byte(text)), Share{0, 1}, dataset.KeyMap{}, 5)
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "pairs") {
-			t.Errorf("%.20q: got %v, want %q", text, err, want)
-		}
 	}
 }

@@ -18,8 +18,8 @@ import (
 // Of-th row, from row Index on.
 type Share struct{ Index, Of int }
 
-// has reports whether row n of a file belongs to the share.
-func (s Share) has(n int) bool { return s.Of <= 1 || n%s.Of == s.Index }
+// Has reports whether row n of a file belongs to the share.
+func (s Share) Has(n int) bool { return s.Of <= 1 || n%s.Of == s.Index }
 
 // Sparse holds rows of (column, value) pairs with a yes-or-no label. A column is a
 // feature that occurs in the worker's share; columns are numbered in the order of
@@ -54,15 +54,15 @@ func LoadSparse(ctx context.Context, path string, share Share, keys dataset.KeyM
 	if err != nil {
 		return nil, err
 	}
-	var b builder
+	var b Builder
 	n := 0
 	// All rows are read and counted, whoever they belong to: the shares must not
 	// overlap.
 	err = dataset.ReadFile(ctx, path, dataset.Options{}, func(rows *dataset.Rows) error {
 		for i := range rows.Len() {
-			if share.has(n) {
+			if share.Has(n) {
 				ids, values := rows.Features(i)
-				b.row(ids, values, rows.Label[i] > 0)
+				b.Row(ids, values, rows.Label[i] > 0)
 			}
 			n++
 		}
@@ -71,7 +71,7 @@ func LoadSparse(ctx context.Context, path string, share Share, keys dataset.KeyM
 	if err != nil {
 		return nil, err
 	}
-	s, err := b.finish(&keys)
+	s, err := b.Finish(&keys)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -107,24 +107,25 @@ func shardOf(path string, share Share) (string, Share, error) {
 	return filepath.Join(path, files[share.Index]), Share{0, 1}, nil
 }
 
-// builder gathers rows with feature ids, which finish turns into columns.
-type builder struct {
+// A Builder gathers rows with feature ids, which Finish turns into columns.
+type Builder struct {
 	ids    []uint64
 	values []float32
 	start  []int
 	labels []bool
 }
 
-func (b *builder) row(ids []uint64, values []float32, yes bool) {
+// Row adds a row.
+func (b *Builder) Row(ids []uint64, values []float32, yes bool) {
 	b.ids = append(b.ids, ids...)
 	b.values = append(b.values, values...)
 	b.start = append(b.start, len(b.ids))
 	b.labels = append(b.labels, yes)
 }
 
-// finish numbers the features that occur in the order of their keys, and replaces ids
+// Finish numbers the features that occur in the order of their keys, and replaces ids
 // by these numbers. The builder's values and labels become the set's.
-func (b *builder) finish(keyMap *dataset.KeyMap) (*Sparse, error) {
+func (b *Builder) Finish(keyMap *dataset.KeyMap) (*Sparse, error) {
 	// Ids are mapped to keys once each, and not once for every time that they occur.
 	distinct := slices.Clone(b.ids)
 	slices.Sort(distinct)

@@ -12,22 +12,9 @@ type Splitter interface {
 
 // Split sets splitters behind layers of the net, by the layer's number from 1 on, in
 // the place of those before.
-func (m *Image) Split(behind map[int]Splitter) { m.net.splits = behind }
+func (m *Image) Split(behind map[int]Splitter) { m.net.Splits = behind }
 
 // Split is [Image.Split] for both nets.
 func (m *Recommend) Split(bottom, top map[int]Splitter) {
-	m.bottom.splits, m.top.splits = bottom, top
-}
-
-// Split is [Image.Split] for the ReLUs of the encoder's and decoder's layers, by
-// their numbers from 1 on.
-func (m *Translate) Split(encoder, decoder map[int]Splitter) {
-	for i, layers := range [][]*layer{m.encoder, m.decoder} {
-		for k, l := range layers {
-			l.inner.splits = nil
-			if s := [2]map[int]Splitter{encoder, decoder}[i][k+1]; s != nil {
-				l.inner.splits = map[int]Splitter{1: s}
-			}
-		}
-	}
+	m.bottom.Splits, m.top.Splits = bottom, top
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/dataset"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // watcher is a splitter that lets everything pass, or nothing.
@@ -33,14 +34,9 @@ func (w *watcher) Backward(rows []float32, width int) {
 // goes; the gradient is as it was where it changes nothing, and is no more for what
 // comes before it where it lets nothing pass.
 func TestSplitterSeesWhatGoesThroughTheNet(t *testing.T) {
-	keys, err := dataset.ParseKeyMap("spread")
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := require.Value(dataset.ParseKeyMap("spread"))(t)
 	m, err := NewRecommend(clicks(t, dataset.ClickOptions{Samples: 30, Cardinality: 20}), RecommendShape{4, []int{20, 9}, []int{17}}, 9999, 5, keys.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	batch := []int32{3, 5, 8}
 	gradient := func() [][]float32 {
 		var params, grads [][]float32

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"iter"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,11 +31,13 @@ const exact = 1 << 24
 type counter struct {
 	CountOptions
 	seed   uint64
-	keys   []uint64       // by id
-	byKey  []int32        // ids in the order of their keys
-	place  []int32        // by id: its index in byKey
-	favour []float64      // by id: how much all ids up to it are preferred, summed
-	chosen map[int32]bool // ids of the step at hand
+	keys   []uint64  // by id
+	byKey  []int32   // ids in the order of their keys
+	place  []int32   // by id: its index in byKey
+	favour []float64 // by id: how much all ids up to it are preferred, summed
+	guide  []int32   // where in favour to look, by what was drawn; see find
+	chosen []uint32  // by id: the drawing that it was last chosen in
+	drawn  uint32    // drawings so far
 	ids    []int32
 	ended  bool // this worker has announced the number of the last step
 	reuses bool // vals and out may be reused once a request is answered
@@ -48,7 +49,7 @@ type counter struct {
 // which they are drawn.
 func newCounter(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (*counter, error) {
 	c := &counter{CountOptions: o, seed: seed, keys: make([]uint64, o.Keys), byKey: make([]int32, o.Keys),
-		place: make([]int32, o.Keys), favour: make([]float64, o.Keys), chosen: make(map[int32]bool)}
+		place: make([]int32, o.Keys), favour: make([]float64, o.Keys), chosen: make([]uint32, o.Keys)}
 	sum := 0.0
 	for id := range c.keys {
 		// Ids are numbered by popularity; the key map decides where on the key space,
@@ -58,11 +59,11 @@ func newCounter(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (*counter, 
 			return nil, err
 		}
 		c.keys[id], c.byKey[id] = key, int32(id)
-		// A Zipf distribution as a running sum, in which a draw is found by
-		// bisection.
+		// A Zipf distribution as a running sum.
 		sum += math.Pow(float64(id+1), -o.Skew)
 		c.favour[id] = sum
 	}
+	c.prepareGuide()
 	// Keys differ, so that no third case is needed.
 	slices.SortFunc(c.byKey, func(a, b int32) int {
 		if c.keys[a] < c.keys[b] {
@@ -74,52 +75,6 @@ func newCounter(o CountOptions, seed uint64, keyMap *dataset.KeyMap) (*counter, 
 		c.place[id] = int32(at)
 	}
 	return c, nil
-}
-
-// step returns the ids that a worker pushes at a step, in the order of their keys.
-// The list is valid until the next call. Its random numbers are seeded by rank and
-// step, so that any step can be computed without those before it.
-func (c *counter) step(rank, step int) []int32 {
-	r := rand.New(rand.NewPCG(c.seed^uint64(rank)<<32, uint64(step)))
-	era := 0
-	if c.Wander > 0 {
-		era = step / c.Wander
-	}
-	// Every era moves a worker's favourites to another place, where placements made
-	// before are wrong.
-	shift := rand.New(rand.NewPCG(c.seed+1, uint64(rank)<<32|uint64(era))).IntN(c.Keys)
-	clear(c.chosen)
-	c.ids = c.ids[:0]
-	// Drawn without repetition: a request has each key once.
-	for tries := 0; len(c.ids) < c.Batch; tries++ {
-		id := c.draw(r, shift, tries)
-		if !c.chosen[id] {
-			c.chosen[id] = true
-			c.ids = append(c.ids, id)
-		}
-	}
-	slices.SortFunc(c.ids, func(a, b int32) int { return int(c.place[a]) - int(c.place[b]) })
-	return c.ids
-}
-
-// draw returns an id that a worker prefers; its favourites begin at shift. Drawing
-// the last ids of a batch from a steep distribution would take too long, as most
-// draws repeat: they are drawn evenly.
-func (c *counter) draw(r *rand.Rand, shift, tries int) int32 {
-	among := c.Keys
-	if c.Favourites > 0 {
-		among = c.Favourites
-		// The first part of the batch is common: its favourites are not shifted, so
-		// all workers share them.
-		if float64(len(c.ids)) < c.Common*float64(c.Batch) {
-			shift = 0
-		}
-	}
-	at, _ := slices.BinarySearch(c.favour[:among], r.Float64()*c.favour[among-1])
-	if len(c.chosen) > 2*c.Batch/3 && (c.Favourites == 0 || tries > 8*c.Batch) {
-		at = r.IntN(among)
-	}
-	return int32((min(at, among-1) + shift) % c.Keys)
 }
 
 // CountKeys returns what the workload count uses: the keys of each worker's step,
@@ -162,7 +117,7 @@ func (c *counter) totals(workers, steps int) ([]int64, error) {
 	sums := make([]int64, c.Keys)
 	for rank := range workers {
 		for step := range steps {
-			for _, id := range c.step(rank, step) {
+			for _, id := range c.drawIDs(rank, step) {
 				sums[id] += int64(c.value(id, step))
 			}
 		}

@@ -1,6 +1,10 @@
 package train
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
+)
 
 // All workers pull the whole model in each step, and it is what was pushed.
 func TestDenseModelIsWhatWasPushed(t *testing.T) {
@@ -34,9 +38,7 @@ func TestDenseNeedsKnownSums(t *testing.T) {
 	} {
 		o := defaults("dense")
 		o.Steps, o.Server.Rule, o.Count.Keys, o.Count.Batch = 1, "add", 1, 1
-		if err := o.checkDense(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, o.checkDense())
 		change(&o)
 		if o.checkDense() == nil {
 			t.Errorf("%s: taken", name)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMix(t *testing.T) {
@@ -38,16 +39,11 @@ func TestMix(t *testing.T) {
 
 // A request that overtakes another must not pass unnoticed.
 func TestMixNoticesWrongOrder(t *testing.T) {
-	st, err := kv.NewStore(kv.StoreSettings{Rule: "add"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := require.Value(kv.NewStore(kv.StoreSettings{Rule: "add"}))(t)
 	h := &mixHandler{Store: st, last: map[uint64]int32{}}
 	push := func(head int32) error { return h.Push(head, []uint64{7}, []float32{1}, nil) }
 	for _, head := range []int32{1, 2, 0, 3} { // 0 is not numbered
-		if err := push(head); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, push(head))
 	}
 	if err := push(5); err == nil || !strings.Contains(err.Error(), "push 5") {
 		t.Errorf("push 5 after 3: %v", err)

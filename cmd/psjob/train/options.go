@@ -1,13 +1,13 @@
 package train
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
-	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/planner/dataset"
 )
 
@@ -30,15 +30,11 @@ type Options struct {
 	Embedding int              // values of an embedding
 	Bottom    []int            // units of the recommender's nets, hidden layers
 	Top       []int
-	Hidden    int // of the image net, and of each layer of the translation
-	Layers    int // of the translation's encoder, and of its decoder
-	Heads     int
-	// Vocabulary is one more than the largest number of a word.
-	Vocabulary int
-	Momentum   float64 // of the image net's gradients, see [model.Momentum]
-	Buckets    int     // per categorical column
-	Block      int     // largest value of a dense tensor's key
-	Seed       uint64
+	Hidden    int     // of the image net
+	Momentum  float64 // of the image net's gradients, see model.Momentum
+	Buckets   int     // per categorical column
+	Block     int     // largest value of a dense tensor's key
+	Seed      uint64
 	// LogEvery is how often a worker logs how many steps it has made; 0: never.
 	LogEvery time.Duration
 	// CurveEvery is the number of steps after which the report gets another mark; 0:
@@ -101,13 +97,14 @@ type MixOptions struct {
 	Largest   int // values of one key more, of the first worker; 0: none
 }
 
-// Models are what psjob can train, and five workloads: count pushes whole numbers and
-// checks their sums; mix does everything that PS-lite's clients can do at the same
-// time and checks the answers; rows pulls rows, pushes gradients for them and checks
+// Models are what psjob can train, and six workloads: count pushes whole numbers and
+// checks their sums; pingpong pulls and pushes doubles without a pause and checks their
+// sums; mix does everything that PS-lite's clients can do at the same time and checks
+// the answers; rows pulls rows, pushes gradients for them and checks
 // what is left out on the way; dense has all workers pull one model and checks it to
 // the last bit; bench measures how fast keys go.
 func Models() []string {
-	return []string{"lr", "fm", "dlrm", "mlp", "translate", "count", "mix", "rows", "dense", "bench"}
+	return []string{"lr", "fm", "dlrm", "mlp", "count", "mix", "rows", "dense", "pingpong", "bench"}
 }
 
 // withDefaults fills in what suits the model: the rule and its numbers. FTRL's rate
@@ -118,14 +115,17 @@ func (o Options) withDefaults() Options {
 		switch o.Model {
 		case "lr":
 			s.Rule = "ftrl"
-		case "fm", "translate":
+		case "fm":
 			s.Rule = "adagrad"
 		// Workloads whose sums are known.
-		case "count", "mix", "rows", "dense", "bench":
+		case "count", "mix", "rows", "dense", "pingpong", "bench":
 			s.Rule = "add"
 		default:
 			s.Rule = "sgd"
 		}
+	}
+	if o.Model == "pingpong" {
+		s.Doubles, s.ValueLength = true, cmp.Or(s.ValueLength, 2)
 	}
 	if s.LearningRate == 0 {
 		s.LearningRate = 0.1
@@ -207,24 +207,15 @@ func (o Options) Check() error {
 		return o.checkRows()
 	case "dense":
 		return o.checkDense()
+	case "pingpong":
+		return o.checkPingPong()
 	case "bench":
 		return nil
-	case "translate":
-		if err := o.translateShape().Check(); err != nil {
-			return fmt.Errorf("--embedding, --heads, --hidden, --layers: %w", err)
-		}
-		if o.Vocabulary < 2 {
-			return fmt.Errorf("--vocabulary %d: want 2 or more", o.Vocabulary)
-		}
 	}
 	if o.Data == "" {
 		return fmt.Errorf("--data is required: name a file, or create one with `psjob generate`")
 	}
 	return nil
-}
-
-func (o Options) translateShape() model.TranslateShape {
-	return model.TranslateShape{Width: o.Embedding, Heads: o.Heads, Inner: o.Hidden, Layers: o.Layers}
 }
 
 // checkCount returns the first fault of the options that count depends on.

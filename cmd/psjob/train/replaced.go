@@ -20,7 +20,7 @@ func (w *worker) takePlace(c *counter, pushed []float32) (from int, err error) {
 		if slices.Equal(c.Cut, []int{rank, step}) {
 			continue
 		}
-		for _, id := range c.step(rank, step) {
+		for _, id := range c.drawIDs(rank, step) {
 			pushed[id] += c.value(id, step)
 		}
 	}
@@ -31,7 +31,7 @@ func (w *worker) takePlace(c *counter, pushed []float32) (from int, err error) {
 func (c *counter) cutPush() map[int32]int64 {
 	missing := map[int32]int64{}
 	if len(c.Cut) == 2 {
-		for _, id := range c.step(c.Cut[0], c.Cut[1]) {
+		for _, id := range c.drawIDs(c.Cut[0], c.Cut[1]) {
 			missing[id] = int64(c.value(id, c.Cut[1]))
 		}
 	}

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/cmd/psjob/van"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A worker ends between two steps without a word, and another takes its place and makes the steps
@@ -22,9 +23,7 @@ import (
 func TestWorkerTakesThePlaceOfAnother(t *testing.T) {
 	const at = 5
 	rest := t.TempDir()
-	if err := os.WriteFile(filepath.Join(rest, "5"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(rest, "5"), nil, 0o600))
 	c := config(t, 2, 2)
 	c.LostAfter = time.Minute
 	as := func(r pslite.Role) van.Config { own := c; own.Role = r; return own }
@@ -59,9 +58,7 @@ func TestWorkerTakesThePlaceOfAnother(t *testing.T) {
 	}
 	var report WorkerReport
 	group.Go(func() (err error) { report, err = Work(ctx, as(pslite.Worker), next); return err })
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, group.Wait())
 	if report.Checked == 0 {
 		t.Errorf("the worker in its place has compared nothing: %+v", report)
 	}

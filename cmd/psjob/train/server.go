@@ -25,13 +25,6 @@
 //   - dense has all workers pull the same model and compares every bit
 //     (dense.go): for values that are sent once to several workers of a host.
 //   - bench measures pushes and pulls of scalar keys (bench.go).
-//
-// # Traces
-//
-// [Wandering] and [Pruning] make recordings, in the format of psidecar record, of
-// training that never ran over a network. Strategies that move keys are evaluated on
-// them. They yield the uses of keys in the order in which workers would send them;
-// psjob trace writes them to a file.
 package train
 
 import (

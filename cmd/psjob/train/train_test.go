@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,8 +19,8 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -34,10 +35,7 @@ func defaults(model string) Options {
 
 func config(t testing.TB, servers, workers int) van.Config {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	return van.Config{Servers: servers, Workers: workers, Root: "127.0.0.1", RootPort: l.Addr().(*net.TCPAddr).Port,
 		NodeHost: "127.0.0.1", Patience: time.Minute, LostAfter: 10 * time.Second, Logger: slog.Default()}
@@ -68,10 +66,7 @@ func runJob(t testing.TB, c van.Config, serve func(context.Context, van.Config) 
 
 func mustRun(t testing.TB, c van.Config, o Options) []WorkerReport {
 	t.Helper()
-	reports, err := runJob(t, c, nil, func(int) Options { return o })
-	if err != nil {
-		t.Fatal(err)
-	}
+	reports := require.Value(runJob(t, c, nil, func(int) Options { return o }))(t)
 	return reports
 }
 
@@ -82,14 +77,9 @@ func textFile(t testing.TB, o dataset.TextOptions) string {
 
 func generated(t testing.TB, name string, write func(*os.File) error) string {
 	t.Helper()
-	f, err := os.Create(filepath.Join(t.TempDir(), name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(os.Create(filepath.Join(t.TempDir(), name)))(t)
 	defer f.Close()
-	if err := write(f); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, write(f))
 	return f.Name()
 }
 
@@ -164,22 +154,6 @@ func TestOtherModelsLearn(t *testing.T) {
 	}
 }
 
-func TestTranslationLearns(t *testing.T) {
-	o := defaults("translate")
-	o.Data = generated(t, "pairs.tsv", func(f *os.File) error {
-		_, err := dataset.WriteSentences(f, dataset.SyntheticSentences(dataset.SentenceOptions{Samples: 1200, Words: 16, Seed: 2}))
-		return err
-	})
-	o.Layers, o.Heads, o.Vocabulary, o.Embedding, o.Hidden, o.Server.Beta, o.Epochs = 1, 2, 17, 16, 32, 1e-6, 12
-	if r := mustRun(t, config(t, 2, 2), o)[0]; r.Loss == nil || *r.Loss > 1 {
-		t.Errorf("translation: %s, untrained it is ln 17 = 2.8", figuresOf(r))
-	}
-	o.Vocabulary = 9
-	if _, err := runJob(t, config(t, 1, 1), nil, func(int) Options { return o }); err == nil || !strings.Contains(err.Error(), "want a number from 1 to 8") {
-		t.Errorf("a word beyond the vocabulary: %v", err)
-	}
-}
-
 func TestRealText(t *testing.T) {
 	packed := require.Dataset(t, "rcv1-excerpt.libsvm.xz")
 	require.Time(t)
@@ -218,14 +192,11 @@ func TestCount(t *testing.T) {
 			o.Steps = 20
 			dir := t.TempDir()
 			change(&o, &c)
-			reports, err := runJob(t, c, nil, func(i int) Options {
+			reports := require.Value(runJob(t, c, nil, func(i int) Options {
 				own := o
 				own.AccessLog = filepath.Join(dir, fmt.Sprint(i))
 				return own
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))(t)
 			checked := 0
 			for _, r := range reports {
 				checked += r.Checked
@@ -251,11 +222,9 @@ func TestCountGoesOnWhileAFileIsThere(t *testing.T) {
 			o, c := defaults("count"), config(t, 2, 3)
 			o.Steps = 5
 			o.Count.While = filepath.Join(t.TempDir(), "while")
-			if err := os.WriteFile(o.Count.While, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(o.Count.While, nil, 0o600))
 			change(&o)
-			reports, err := runJob(t, c, func(ctx context.Context, c van.Config) error {
+			reports := require.Value(runJob(t, c, func(ctx context.Context, c van.Config) error {
 				v, err := van.Start(ctx, c)
 				if err != nil {
 					return err
@@ -266,10 +235,7 @@ func TestCountGoesOnWhileAFileIsThere(t *testing.T) {
 					return err
 				}
 				return live(ctx, v, nil)
-			}, func(int) Options { return o })
-			if err != nil {
-				t.Fatal(err)
-			}
+			}, func(int) Options { return o }))(t)
 			for i, r := range reports {
 				if r.Steps < 20 || r.Steps != reports[0].Steps {
 					t.Errorf("worker %d made %d steps, the first %d: want as many, 20 or more", i, r.Steps, reports[0].Steps)
@@ -299,13 +265,20 @@ func checkAccesses(t *testing.T, path string, o Options, workers int) {
 	t.Helper()
 	keys, _ := dataset.ParseKeyMap(o.KeyMap)
 	c, err := newCounter(o.Count, o.Seed, &keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
 	got := make(map[uint64]kv.AccessCounts)
-	h, err := kv.ReadAccessFile(path, func(key uint64, n kv.AccessCounts) error { got[key] = n; return nil })
-	if err != nil {
-		t.Fatal(err)
+	head, rest, _ := strings.Cut(string(text), "\n")
+	var rank int
+	_, err = fmt.Sscanf(head, "# worker %d", &rank)
+	require.NoError(t, err)
+	for line := range strings.Lines(rest) {
+		var key uint64
+		var n kv.AccessCounts
+		_, err := fmt.Sscan(line, &key, &n.Pushes, &n.PushBytes, &n.Pulls, &n.PullBytes)
+		require.NoError(t, err)
+		got[key] = n
 	}
 	want := make(map[uint64]kv.AccessCounts)
 	each := max(1, o.Server.ValueLength)
@@ -322,26 +295,23 @@ func checkAccesses(t *testing.T, path string, o Options, workers int) {
 		want[c.keys[id]] = n
 	}
 	for step := range o.Steps {
-		for _, id := range c.step(h.Rank, step) {
+		for _, id := range c.step(rank, step) {
 			add(id, true)
 			add(id, false)
 		}
 	}
-	sums, err := c.totals(workers, o.Steps)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sums := require.Value(c.totals(workers, o.Steps))(t)
 	for id, sum := range sums {
-		if sum > 0 && id%workers == h.Rank {
+		if sum > 0 && id%workers == rank {
 			add(int32(id), false)
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("worker %d: %d keys, want %d", h.Rank, len(got), len(want))
+		t.Errorf("worker %d: %d keys, want %d", rank, len(got), len(want))
 	}
 	for key, n := range want {
 		if got[key] != n {
-			t.Fatalf("worker %d, key %d: %+v, want %+v", h.Rank, key, got[key], n)
+			t.Fatalf("worker %d, key %d: %+v, want %+v", rank, key, got[key], n)
 		}
 	}
 }
@@ -406,9 +376,7 @@ func TestOptions(t *testing.T) {
 	} {
 		o := defaults("lr")
 		o.Data = "x"
-		if err := o.Check(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, o.Check())
 		change(&o)
 		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v", want, err)
@@ -428,6 +396,26 @@ func TestShuffleVisitsAll(t *testing.T) {
 		for i, v := range part {
 			if int(v) != i {
 				t.Fatalf("epoch %d visits %v", epoch, part)
+			}
+		}
+	}
+}
+
+// A guided draw finds what a bisection of the whole distribution does.
+func TestFindIsABisection(t *testing.T) {
+	for _, o := range []CountOptions{{Keys: 1}, {Keys: 2, Skew: 1}, {Keys: 1000}, {Keys: 1000, Skew: 1.1}, {Keys: 1000, Skew: 1.1, Favourites: 37}, {Keys: 300, Skew: 40}} {
+		o.Batch = 1
+		keys := require.Value(dataset.ParseKeyMap("identity"))(t)
+		c := require.Value(newCounter(o, 1, &keys))(t)
+		r := rand.New(rand.NewPCG(1, 2))
+		for i := range 20_000 {
+			share := r.Float64()
+			if i < 1000 { // where one part of the guide ends
+				share = float64(i) / 1000
+			}
+			want, _ := slices.BinarySearch(c.favour[:c.among()], share*c.favour[c.among()-1])
+			if got := c.find(share); got != want {
+				t.Fatalf("%+v: %v is found at %d, want %d", o, share, got, want)
 			}
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/model"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // WorkerReport is what a worker reports at its end. Loss, accuracy and AUC are over
@@ -130,6 +130,8 @@ func (w *worker) work(ctx context.Context) (err error) {
 		err = w.rows(ctx)
 	case "dense":
 		err = w.dense(ctx)
+	case "pingpong":
+		err = w.pingPong(ctx)
 	case "bench":
 		err = w.bench(ctx)
 	default:
@@ -142,7 +144,7 @@ func (w *worker) work(ctx context.Context) (err error) {
 	if w.AccessLog == "" {
 		return nil
 	}
-	return w.log.WriteFile(w.AccessLog, w.van.ID(), w.van.Rank())
+	return w.log.WriteFile(w.AccessLog, w.van.Rank())
 }
 
 // sumUp adds up the access log for the report. Without a log the report has zeros.
@@ -237,13 +239,6 @@ func (w *worker) load(ctx context.Context, data, labels string, part model.Share
 			return nil, 0, err
 		}
 		m, err := model.NewRecommend(set, model.RecommendShape{Embedding: w.Embedding, Bottom: w.Bottom, Top: w.Top}, w.Block, w.Seed, w.keys.Key)
-		return m, w.Embedding, err
-	case "translate":
-		set, err := model.LoadSentences(ctx, data, part, w.keys, w.Vocabulary)
-		if err != nil {
-			return nil, 0, err
-		}
-		m, err := model.NewTranslate(set, w.translateShape(), w.Block, w.Seed, w.keys.Key)
 		return m, w.Embedding, err
 	}
 	// As MNIST's files are called.

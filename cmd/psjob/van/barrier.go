@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Barrier blocks until all nodes of a group have come to it, at most as long as the

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Config is the identity and behaviour of a node. [FromEnvironment] fills it from the
@@ -38,6 +38,10 @@ type Config struct {
 	Logger           *slog.Logger
 	Dialer           Dialer // to other nodes; nil: a net.Dialer
 }
+
+// noKeepalive turns TCP's keepalive off: libzmq does not use it, so PS-lite outlives a cut of any
+// length while its connections are idle.
+const noKeepalive = -1
 
 // A Dialer connects to addresses, as [net.Dialer] does. Tests use one of their own to
 // lead connections elsewhere.
@@ -174,7 +178,7 @@ func (e *environment) number(name string, def, low, high int) int {
 // heartbeats, and PORT, mean something at 0.
 func (c Config) withDefaults() Config {
 	if c.Dialer == nil {
-		c.Dialer = &net.Dialer{Timeout: handshakeTimeout}
+		c.Dialer = &net.Dialer{Timeout: handshakeTimeout, KeepAlive: noKeepalive}
 	}
 	def := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {

@@ -5,7 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // variables are a worker's environment.
@@ -25,10 +26,7 @@ func TestFromEnvironment(t *testing.T) {
 		"PS_VERBOSE": "1", "DMLC_LOCAL": "0", "DMLC_PS_VAN_TYPE": "zmq", "DMLC_PS_WATER_MARK": "9", "DMLC_INTERFACE": "lo"} {
 		vars[name] = value
 	}
-	got, err := FromEnvironment(lookupIn(vars))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := require.Value(FromEnvironment(lookupIn(vars)))(t)
 	want := Config{Role: pslite.Worker, Servers: 2, Workers: 3, Root: "fd00::1", RootPort: 9000, NodeHost: "fd00::2", Interface: "lo",
 		Port: 7, Resend: true, ResendTimeout: 300 * time.Millisecond, Drop: 5, Heartbeat: 2 * time.Second,
 		HeartbeatTimeout: 10 * time.Second, Watermark: 9, Verbose: 1}

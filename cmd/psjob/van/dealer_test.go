@@ -12,7 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // cutter forwards connections to an address and cuts them.
@@ -82,17 +83,13 @@ func TestDealerReconnects(t *testing.T) {
 	for round := range rounds {
 		for i := range 20 {
 			o := outgoing{frames: [][]byte{[]byte(fmt.Sprintf("%d.%02d", round, i))}, written: func() { written.Add(1) }}
-			if err := d.send(ctx, o); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, d.send(ctx, o))
 		}
 		for range 20 {
 			<-got // all of the round have arrived before the cut
 		}
 		(<-cut.conns).Close()
-		for d.connected.Load() {
-			time.Sleep(time.Millisecond)
-		}
+		require.Eventually(t, "the connection's end is noticed", func() bool { return !d.connected.Load() })
 	}
 	drained, stop := context.WithTimeout(ctx, time.Minute)
 	d.drain(drained)
@@ -135,16 +132,11 @@ func TestQueueOrder(t *testing.T) {
 	for i, priority := range []int32{0, 0, 5, 1, 5, 0} {
 		m := NewMessage(i)
 		m.Meta.Priority = priority
-		if err := q.enqueue(t.Context(), m); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, q.enqueue(t.Context(), m))
 	}
 	var got []int
 	for range 6 {
-		m, err := q.get(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := require.Value(q.get(t.Context()))(t)
 		got = append(got, m.Recver)
 	}
 	if want := []int{2, 4, 3, 0, 1, 5}; !slices.Equal(got, want) {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // heartbeats sends the scheduler a sign of life at every interval, until the van

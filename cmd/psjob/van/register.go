@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // bind listens on the node's address: the scheduler at the address that all nodes
@@ -23,7 +23,7 @@ func (v *Van) bind() error {
 		port, variable = v.config.RootPort, "DMLC_PS_ROOT_PORT"
 	}
 	address := net.JoinHostPort(host, strconv.Itoa(port))
-	v.listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", address)
+	v.listener, err = (&net.ListenConfig{KeepAlive: noKeepalive}).Listen(context.Background(), "tcp", address)
 	if err != nil {
 		if port == 0 {
 			variable = "DMLC_NODE_HOST or DMLC_INTERFACE"

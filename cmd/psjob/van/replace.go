@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // replaceDead gives workers that have registered late the places of workers that have died, and tells

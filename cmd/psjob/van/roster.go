@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Groups of nodes, which add up to groups of several roles.

@@ -5,15 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
-
-// Finalize waits at a barrier of all nodes and stops, whether or not the barrier
-// opened. It blocks until the slowest node of the job arrives.
-func (v *Van) Finalize(ctx context.Context) error {
-	err := v.AwaitEnd(ctx)
-	return errors.Join(err, v.Stop(ctx))
-}
 
 // Stop ends the node in order: queued messages are written, and acknowledgements are
 // awaited as long as the peers are there. It returns what ended the van early, if

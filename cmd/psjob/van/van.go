@@ -62,7 +62,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // A Van is safe for concurrent use. mu guards the tables of nodes and customers and,

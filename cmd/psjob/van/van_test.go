@@ -16,28 +16,23 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/psidecar/psidecar/internal/hosts"
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
 
 func freePort(t testing.TB) int {
 	t.Helper()
-	port, err := hosts.FreePort("127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := require.Value(hosts.FreePort("127.0.0.1"))(t)
 	return port
 }
 
@@ -140,9 +135,7 @@ func startAll(t *testing.T, ctx context.Context, servers, workers int, change fu
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, group.Wait())
 	return vans
 }
 
@@ -150,7 +143,7 @@ func finalizeAll(t *testing.T, vans []*Van) {
 	t.Helper()
 	var group errgroup.Group
 	for _, v := range vans {
-		group.Go(func() error { return v.Finalize(t.Context()) })
+		group.Go(func() error { return errors.Join(v.AwaitEnd(t.Context()), v.Stop(t.Context())) })
 	}
 	if err := group.Wait(); err != nil {
 		t.Error(err)
@@ -163,24 +156,13 @@ func TestStrangers(t *testing.T) {
 	vans := startAll(t, t.Context(), 1, 1, nil)
 	for _, v := range vans {
 		for _, hello := range []string{"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\x00\x01", "", strings.Repeat("\xff", 64)} {
-			c, err := net.Dial("tcp", v.listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := require.Value(net.Dial("tcp", v.listener.Addr().String()))(t)
 			_, _ = io.WriteString(c, hello)
 			c.Close()
 		}
-		c, err := net.Dial("tcp", v.listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := zmtp.Handshake(t.Context(), c, zmtp.Config{SocketType: "DEALER"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := conn.WriteMessage([]byte("this is no meta frame")); err != nil {
-			t.Fatal(err)
-		}
+		c := require.Value(net.Dial("tcp", v.listener.Addr().String()))(t)
+		conn := require.Value(zmtp.Handshake(t.Context(), c, zmtp.Config{SocketType: "DEALER"}))(t)
+		require.NoError(t, errors.Join(conn.Queue([]byte("this is no meta frame")), conn.Flush()))
 		var m zmtp.Message
 		if err := conn.ReadMessage(&m); err == nil {
 			t.Error("a stranger was answered")
@@ -200,9 +182,7 @@ func TestOneWorkerTooMany(t *testing.T) {
 	node := func(role pslite.Role, port int32) pslite.Node {
 		return pslite.Node{Role: role, Hostname: "h", Port: port}
 	}
-	if _, err := r.registerNode(node(pslite.Worker, 1)); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(r.registerNode(node(pslite.Worker, 1)))(t)
 	if _, err := r.registerNode(node(pslite.Worker, 2)); err == nil || !strings.Contains(err.Error(), "DMLC_NUM_WORKER=1") {
 		t.Errorf("a second worker: %v", err)
 	}
@@ -224,9 +204,7 @@ func TestRanks(t *testing.T) {
 		{Role: pslite.Server, Hostname: "10.0.0.2", Port: 5}, {Role: pslite.Worker, Hostname: "10.0.0.2", Port: 6},
 		{Role: pslite.Worker, Hostname: "10.0.0.1", Port: 9, CustomerID: 1}, // the same process
 	} {
-		if _, err := r.registerNode(n); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(r.registerNode(n))(t)
 	}
 	var got []string
 	for _, n := range r.nodes {
@@ -281,9 +259,7 @@ func TestReplacedWorker(t *testing.T) {
 	for _, v := range vans {
 		together.Go(func() error { return v.Barrier(t.Context(), Everyone) })
 	}
-	if err := together.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, together.Wait())
 	victim := vans[3]
 	victim.fail(errors.New("killed"))
 	_ = victim.Stop(t.Context())
@@ -342,17 +318,11 @@ func TestHeartbeats(t *testing.T) {
 	vans := startAll(t, t.Context(), 1, 1, func(c *Config) {
 		c.Heartbeat, c.HeartbeatTimeout = 20*time.Millisecond, 10*time.Second
 	})
-	deadline := time.Now().Add(time.Minute)
 	heard := func(v *Van, ids ...int) bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		return !slices.ContainsFunc(ids, func(id int) bool { return v.lastHeard[id].IsZero() })
 	}
-	for !heard(vans[0], 8, 9) || !heard(vans[1], 1) || !heard(vans[2], 1) {
-		if time.Now().After(deadline) {
-			t.Fatal("heartbeats do not come")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	require.Eventually(t, "heartbeats come", func() bool { return heard(vans[0], 8, 9) && heard(vans[1], 1) && heard(vans[2], 1) })
 	finalizeAll(t, vans)
 }

@@ -3,7 +3,7 @@
 {{- end }}
 
 {{- define "psidecar.name" -}}
-{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{ .Values.nameOverride | default .Release.Name | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "psidecar.labels" -}}
@@ -21,12 +21,21 @@ app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
+{{/* psidecar.ownTLS is not empty if the chart makes certificates itself */}}
+{{- define "psidecar.ownTLS" -}}
+{{- with .Values.tls -}}
+{{- if not (or .insecure .certManager.enabled .secretName .secretNames.agent .secretNames.proxy .secretNames.planner) -}}
+{{- if or $.Values.proxy.enabled $.Values.planner.enabled -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* psidecar.tlsSecret: (list . "agent") gives the Secret with a part's certificate; empty: none */}}
 {{- define "psidecar.tlsSecret" -}}
 {{- $root := index . 0 -}}
 {{- $names := $root.Values.tls.secretNames -}}
 {{- $own := dict "agent" $names.agent "proxy" $names.proxy "planner" $names.planner -}}
-{{- if $root.Values.tls.certManager.enabled -}}
+{{- if or $root.Values.tls.certManager.enabled (include "psidecar.ownTLS" $root) -}}
 {{ include "psidecar.name" $root }}-tls-{{ index . 1 }}
 {{- else -}}
 {{ index $own (index . 1) | default $root.Values.tls.secretName }}
@@ -83,9 +92,9 @@ httpGet: {path: {{ index . 0 }}, port: {{ index . 1 }}}
 {{- if and .Values.tls.certManager.enabled (or .Values.tls.secretName .Values.tls.secretNames.agent .Values.tls.secretNames.proxy .Values.tls.secretNames.planner) -}}
 {{- fail "tls.secretNames or tls.secretName and tls.certManager.enabled exclude each other" -}}
 {{- end -}}
-{{- $measures := or .Values.threshold .Values.slim .Values.quantize .Values.unchanged .Values.pullThreshold .Values.pullQuantize .Values.thresholdActivations .Values.wire .Values.rules .Values.placementConfigMap .Values.act -}}
+{{- $measures := or .Values.threshold .Values.slim .Values.quantize .Values.unchanged .Values.pullThreshold .Values.pullQuantize .Values.thresholdActivations .Values.wire .Values.rules .Values.placementConfigMap .Values.act .Values.charValues .Values.handler (ne .Values.aggregate "none") -}}
 {{- if and $measures (not .Values.proxy.enabled) -}}
-{{- fail "threshold, slim, quantize, unchanged, pullThreshold, pullQuantize, thresholdActivations, wire, rules, placementConfigMap and act are done by the proxy: set proxy.enabled=true" -}}
+{{- fail "threshold, slim, quantize, unchanged, pullThreshold, pullQuantize, thresholdActivations, wire, charValues, rules, placementConfigMap, act, handler and aggregate are done by the proxy: set proxy.enabled=true" -}}
 {{- end -}}
 {{- if and .Values.priorityClass.create (or (not .Values.priorityClass.name) (hasPrefix "system-" .Values.priorityClass.name)) -}}
 {{- fail "priorityClass.create needs a priorityClass.name of your own; those that begin with system- are the cluster's" -}}
@@ -95,10 +104,38 @@ httpGet: {path: {{ index . 0 }}, port: {{ index . 1 }}}
 {{- fail "serviceAccount.create=false needs serviceAccount.names.agent and serviceAccount.names.planner, which name accounts that are there" -}}
 {{- end -}}
 {{- if and $accounts.agent (eq $accounts.agent $accounts.planner) -}}
-{{- fail "serviceAccount.names: agent and planner need an account each; with one for both the agents of all nodes could write plans" -}}
+{{- fail "serviceAccount.names: agent and planner need an account each; the planner needs none of the agents' rights" -}}
 {{- end -}}
 {{- if and (hasPrefix "system-" .Values.priorityClass.name) (ne .Release.Namespace "kube-system") -}}
 {{- fail "priorityClass.name: classes that begin with system- are refused outside of kube-system by GKE and others; take a class of your own (priorityClass.create)" -}}
+{{- end -}}
+{{- if or (hasKey .Values.planner "replicas") (hasKey .Values.planner "store") (hasKey .Values "podDisruptionBudget") -}}
+{{- fail "planner.replicas, planner.store and podDisruptionBudget were removed: one planner runs, with its store in a file; planner.volumeClaim.enabled keeps that on a volume. Upgrade with --reset-then-reuse-values in place of --reuse-values" -}}
+{{- end -}}
+{{- if and (include "psidecar.ownTLS" .) (not .Values.rbac.create) -}}
+{{- fail "rbac.create=false: the chart may then not make certificates; set tls.secretNames or tls.secretName (psidecar certs makes them), tls.certManager.enabled, or tls.insecure=true" -}}
+{{- end -}}
+{{- if and .Values.act (not (or .Values.allowProbe (has .Values.handler (list "add" "assign")))) -}}
+{{- fail "act moves keys of servers whose handler adds or assigns alone: set handler to add or assign, or allowProbe=true" -}}
+{{- end -}}
+{{- if and .Values.allowProbe (not .Values.act) -}}
+{{- fail "allowProbe has an effect with act alone" -}}
+{{- end -}}
+{{- $adds := or (eq .Values.handler "add") (and .Values.act .Values.allowProbe) -}}
+{{- if and (ne .Values.split "none") (not (and .Values.act $adds)) -}}
+{{- fail "split needs act=true, and servers that add: handler=add or allowProbe=true" -}}
+{{- end -}}
+{{- if and (ne .Values.aggregate "none") (not $adds) -}}
+{{- fail "aggregate needs servers that add: handler=add, or act=true with allowProbe=true" -}}
+{{- end -}}
+{{- if and .Values.aggregateWait (eq .Values.aggregate "none") -}}
+{{- fail "aggregateWait has an effect with aggregate alone" -}}
+{{- end -}}
+{{- if and (or .Values.threshold .Values.slim) (eq .Values.handler "assign") -}}
+{{- fail "threshold and slim send zeros for values that wait, which servers with handler=assign would store" -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not (and .Values.planner.enabled .Values.ingress.host)) -}}
+{{- fail "ingress.enabled needs planner.enabled, and ingress.host, for which the planner answers" -}}
 {{- end -}}
 {{- if and .Values.act (not .Values.planner.enabled) -}}
 {{- fail "act needs planner.enabled" -}}

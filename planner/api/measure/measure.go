@@ -76,10 +76,10 @@ type Line struct {
 
 // A Gap is a reason for which a measure does not hold, on a number of connections.
 type Gap struct {
-	Reason      string `json:"reason"`      // a word for metrics, from a fixed list
-	Connections int    `json:"connections"` // 0: the measure as a whole does not hold
-	Why         string `json:"why"`         // part of a sentence
-	Do          string `json:"do,omitempty"`
+	Reason      string `json:"reason"`       // a word for metrics, from a fixed list
+	Connections int    `json:"connections"`  // 0: the measure as a whole does not hold
+	Why         string `json:"why"`          // part of a sentence
+	Do          string `json:"do,omitempty"` // what changes that, another part; empty: there is nothing to do
 }
 
 // Judge sets the state from the counts and sorts the gaps, those of most connections first.
@@ -132,7 +132,7 @@ func (g *Gap) String() string {
 		text = fmt.Sprintf("%d not: %s", g.Connections, text)
 	}
 	if g.Do != "" {
-		text += ": " + g.Do
+		text += "; " + g.Do
 	}
 	return text
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
 )
 
 // longestChunk is how many vertices are visited in succession at most. Vertices are in random
@@ -147,7 +149,7 @@ func (a *annealer[T]) propose(m *member[T], chunks []int32, temp float32) {
 	m.proposals = m.proposals[:0]
 	// Random numbers are a function of vertex and sweep, so they do not depend on which member
 	// visits the vertex.
-	salt := a.seed + a.sweeps*0x9e3779b97f4a7c15
+	salt := a.seed + a.sweeps*splitmix.Golden
 	for _, c := range chunks {
 		first := int(c) * a.chunk
 		last := min(first+a.chunk, a.h.vertices())
@@ -156,7 +158,7 @@ func (a *annealer[T]) propose(m *member[T], chunks []int32, temp float32) {
 			if a.h.home != nil && a.h.home[v] >= 0 || a.stays.holds(v) {
 				continue
 			}
-			p := a.choose(m, v, temp, mix(salt+uint64(v)*0xd1342543de82ef95))
+			p := a.choose(m, v, temp, splitmix.Mix(salt+uint64(v)*0xd1342543de82ef95))
 			if p.to != a.block[v] {
 				m.proposals = append(m.proposals, p)
 			}
@@ -211,4 +213,11 @@ func (a *annealer[T]) applyMoves() {
 		// Last, because moveRow reads the block that the vertex leaves.
 		a.shift(int(p.v), from, int(p.to))
 	}
+}
+
+// shuffle orders the chunks for the next sweep. The order depends on that of the sweep before and
+// on the sweep's number.
+func (a *annealer[T]) shuffle() {
+	rng := rand.New(rand.NewPCG(a.seed, a.sweeps+2))
+	rng.Shuffle(len(a.order), func(i, j int) { a.order[i], a.order[j] = a.order[j], a.order[i] })
 }

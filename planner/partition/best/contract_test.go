@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestContractionKeepsCosts: an assignment of clusters costs what it costs
@@ -24,10 +26,7 @@ func TestContractionKeepsCosts(t *testing.T) {
 		for v := range label {
 			label[v] = int32(v % clusters)
 		}
-		coarse, err := h.contract(context.Background(), label, clusters)
-		if err != nil {
-			t.Fatal(err)
-		}
+		coarse := require.Value(h.contract(context.Background(), label, clusters))(t)
 		block := make([]int32, clusters)
 		for l := range block {
 			block[l] = int32(rapid.IntRange(0, k-1).Draw(t, "block"))
@@ -54,9 +53,7 @@ func TestClusteringRespectsItsBounds(t *testing.T) {
 		tm := newTeam(2)
 		defer tm.close()
 		label, clusters, err := h.cluster(t.Context(), tm, heaviest, want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if clusters < want && h.vertices() >= want {
 			t.Fatalf("%d clusters, want %d at least", clusters, want)
 		}

@@ -12,46 +12,43 @@ const (
 )
 
 // A cooling is the temperature schedule of one level, as a function of the fraction x of the
-// level's time that has passed. Its fields are saved with the state.
+// level's time that has passed.
 type cooling struct {
 	// The temperature at the beginning, and the fraction of it at the end.
-	Hot, Cool float64
-	Last      bool // the level is the finest
-	// ByWish lets the temperature follow the wishes to move: their share of the weight falls
+	hot, cool float64
+	last      bool // the level is the finest
+	// byWish lets the temperature follow the wishes to move: their share of the weight falls
 	// linearly with x, from what it is in the first sweep. Most of the gain of annealing comes in a
 	// narrow range of temperatures, which differs from graph to graph. A fixed rate crosses that
 	// range in few sweeps, and spends half of them where next to nothing moves.
-	ByWish bool
+	byWish bool
 
 	// The temperature of the last sweep before quenching; 0 before the first.
-	Temp float64
-	// The temperature of the last sweep; 0 before the first.
-	Swept float64
+	temp float64
 	// The share of the weight that wished to move in the first sweep.
-	Wished float64
+	wished float64
 }
 
 // next returns the temperature of the next sweep. wish is the share of the weight that wished to
 // move in the last one.
 func (c *cooling) next(x, wish float64) float64 {
-	rate := c.Hot * math.Pow(c.Cool, x)
+	rate := c.hot * math.Pow(c.cool, x)
 	switch {
-	case !c.ByWish:
-		c.Temp = rate
-	case c.Temp == 0:
-		c.Temp = c.Hot
+	case !c.byWish:
+		c.temp = rate
+	case c.temp == 0:
+		c.temp = c.hot
 	default:
-		if c.Wished == 0 {
-			c.Wished = wish
+		if c.wished == 0 {
+			c.wished = wish
 		}
 		// Too many still wish to move for this point of time. The temperature only ever falls.
-		if want := c.Wished * (1 - x); wish > want {
-			c.Temp *= max(coolFastest, math.Pow(want/wish, coolGain))
+		if want := c.wished * (1 - x); wish > want {
+			c.temp *= max(coolFastest, math.Pow(want/wish, coolGain))
 		}
 	}
-	c.Swept = c.Temp
-	if c.Last && x > quenchFrom {
-		c.Swept = min(rate, c.Temp) * quench
+	if c.last && x > quenchFrom {
+		return min(rate, c.temp) * quench
 	}
-	return c.Swept
+	return c.temp
 }

@@ -10,7 +10,7 @@ import (
 // temperature at a fixed rate, and the temperature never rises.
 func TestCoolingFollowsWishes(t *testing.T) {
 	for name, melts := range map[string]float64{"early": 50, "late": 5} {
-		c := cooling{Hot: 100, Cool: 1. / 40, ByWish: true}
+		c := cooling{hot: 100, cool: 1. / 40, byWish: true}
 		wish, last := 0.0, math.Inf(1)
 		for i := range 200 {
 			x := float64(i) / 200
@@ -20,15 +20,15 @@ func TestCoolingFollowsWishes(t *testing.T) {
 			}
 			last = temp
 			wish += (1/(1+math.Pow(melts/temp, 4)) - wish) / 2
-			if i > 60 && i < 190 && math.Abs(wish-c.Wished*(1-x)) > 0.12 {
-				t.Errorf("%s: at %.2f of the time %.3f wish to move, want %.3f", name, x, wish, c.Wished*(1-x))
+			if i > 60 && i < 190 && math.Abs(wish-c.wished*(1-x)) > 0.12 {
+				t.Errorf("%s: at %.2f of the time %.3f wish to move, want %.3f", name, x, wish, c.wished*(1-x))
 			}
 		}
 	}
 }
 
 func TestCoolingAtAFixedRate(t *testing.T) {
-	c := cooling{Hot: 8, Cool: 0.25, Last: true}
+	c := cooling{hot: 8, cool: 0.25, last: true}
 	for x, want := range map[float64]float64{0: 8, 0.5: 4, 0.99: 8 * math.Pow(0.25, 0.99) * quench} {
 		if got := c.next(x, 1); math.Abs(got-want) > 1e-9 {
 			t.Errorf("at %.2f of the time the temperature is %v, want %v", x, got, want)

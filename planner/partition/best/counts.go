@@ -86,13 +86,13 @@ func (s *state[T]) move(nets []uint32, i int, from uint32, a, b int, c *costs) {
 }
 
 // moveCounts is move for nets whose counts begin with those of net first. With one word per cell
-// and no anchors it reads the counts and cells of many nets before it uses any of them: they are
+// it reads the counts and cells of many nets before it uses any of them: they are
 // scattered over memory, and many cache misses at once take as long as one.
 func moveCounts[T word, C uint8 | uint32](s *state[T], counts []C, nets []uint32, first uint32, a, b int, weight int64, c *costs) {
 	const many = 64
 	var inA, inB [many]C // pins in the two blocks after the move
 	// The general case, net by net.
-	if len(s.cells) > 1 || s.h.anchor != nil {
+	if len(s.cells) > 1 {
 		for _, e := range nets {
 			own := counts[int(e-first)*s.k:][:s.k]
 			own[a]--
@@ -137,7 +137,7 @@ type delta[T word] struct {
 
 func newDelta[T word](a, b int) delta[T] { return delta[T]{aBit: 1 << a, bBit: 1 << b} }
 
-// move returns the new cell of a net without an anchor, of which a has inA pins left and b now has
+// move returns the new cell of a net, of which a has inA pins left and b now has
 // inB.
 func (d *delta[T]) move(was cell[T], inA, inB uint32) cell[T] {
 	left, joined := one(inA == 0), one(inB == 1)

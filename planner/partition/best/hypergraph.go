@@ -29,9 +29,6 @@ type hypergraph struct {
 	class []netClass
 	// Parts of the nets with about equally many pins; see [cutsOf].
 	cuts []uint32
-	// By net, a block that touches it whatever its pins do, because its parameter is fixed there,
-	// or -1; nil if there are none.
-	anchor []int32
 }
 
 // A netClass is a run of nets of one weight. It begins where the class before it ends.
@@ -66,11 +63,10 @@ type rows struct {
 	start     []int
 	pins      []uint32 // no net twice within a vertex
 	netWeight []int32
-	anchor    []int32 // as in hypergraph
 }
 
 // build returns the hypergraph of r with its nets renumbered, without those that cost the same
-// wherever the vertices lie: nets of one pin and no anchor. It takes over r's pins, which are by
+// wherever the vertices lie: nets of one pin. It takes over r's pins, which are by
 // far the largest part, and renumbers them in place.
 func build(ctx context.Context, r rows, weight []int32, lone []int64, home []int32) (*hypergraph, error) {
 	degree, err := r.degrees(ctx)
@@ -159,8 +155,7 @@ func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
 	number := make([]int32, len(degree))
 	for e, d := range degree {
 		number[e] = -1
-		// A net of one pin whose parameter is fixed elsewhere costs something after all.
-		if d > 1 || d == 1 && r.anchor != nil && r.anchor[e] >= 0 {
+		if d > 1 {
 			order = append(order, uint32(e))
 		}
 	}
@@ -182,12 +177,6 @@ func (h *hypergraph) numberNets(r rows, degree []uint32) []int32 {
 		class.end = uint32(i) + 1
 		if degree[e] > fewPins {
 			class.few = class.end
-		}
-	}
-	if r.anchor != nil {
-		h.anchor = make([]int32, len(order))
-		for i, e := range order {
-			h.anchor[i] = r.anchor[e]
 		}
 	}
 	return number

@@ -27,10 +27,3 @@ func newNoise(rng *rand.Rand, k int) noise {
 	}
 	return n
 }
-
-// mix is Stafford's variant 13 of the MurmurHash3 finalizer.
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}

@@ -106,9 +106,6 @@ func (a *annealer[T]) estimateLoads() {
 	for _, class := range a.h.class {
 		for ; e < int(class.end); e++ {
 			at, n := a.leastLoaded(e)
-			if a.h.anchor != nil && a.h.anchor[e] >= 0 {
-				at = int(a.h.anchor[e])
-			}
 			if n > 2 {
 				a.load[at] += float64(n-2) * float64(class.weight)
 			}

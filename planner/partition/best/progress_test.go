@@ -8,6 +8,8 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/test/graphs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // What is said to be done of the annealing is the part of it that is done: sweeps of one
@@ -15,10 +17,7 @@ import (
 // levels together bring it to where annealing ends. A sweep that moves all vertices
 // counts up to three times as much as one that moves none.
 func TestProgressIsThePartOfTheWork(t *testing.T) {
-	apart, err := graph.Random{Samples: 8000, Params: 40_000, Degree: 100, Seed: 3}.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	apart := require.Value(graphs.Random{Samples: 8000, Params: 40_000, Degree: 100, Seed: 3}.Build(t.Context()))(t)
 	for _, tc := range []struct {
 		name   string
 		g      *graph.Graph
@@ -45,9 +44,7 @@ func TestProgressIsThePartOfTheWork(t *testing.T) {
 				last = done
 				said[phase] = append(said[phase], done)
 			}}
-			if _, err := divide(t.Context(), tc.g, o, tc.work*sweepWork(tc.g, o.K), 2); err != nil {
-				t.Fatal(err)
-			}
+			require.Value(divide(t.Context(), tc.g, o, tc.work*sweepWork(tc.g, o.K), 2))(t)
 			if last != 1 {
 				t.Errorf("at the end %.4f are done", last)
 			}

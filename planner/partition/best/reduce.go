@@ -15,7 +15,7 @@ func reduce(ctx context.Context, g *graph.Graph, o partition.Options) (*hypergra
 	samples := rand.New(rand.NewPCG(o.Seed, 0)).Perm(n)
 	r := rows{
 		start: make([]int, n+1), pins: make([]uint32, g.Edges()),
-		netWeight: make([]int32, m), anchor: anchors(g, o),
+		netWeight: make([]int32, m),
 	}
 	for v, s := range samples {
 		r.start[v+1] = r.start[v] + len(g.ParamsOf(s))
@@ -43,29 +43,4 @@ func reduce(ctx context.Context, g *graph.Graph, o partition.Options) (*hypergra
 	}
 	h, err := build(ctx, r, weight, make([]int64, n), home)
 	return h, samples, err
-}
-
-// anchors returns the machine to which each parameter is fixed, by itself or by its group, or -1;
-// nil if none is.
-func anchors(g *graph.Graph, o partition.Options) []int32 {
-	if o.FixedParams == nil {
-		return nil
-	}
-	byGroup := map[int32]int32{}
-	for p, machine := range o.FixedParams {
-		if machine >= 0 && o.Group != nil && o.Group[p] >= 0 {
-			byGroup[o.Group[p]] = machine
-		}
-	}
-	anchor := make([]int32, g.Params())
-	for p := range anchor {
-		anchor[p] = o.FixedParams[p]
-		if o.Group == nil || o.Group[p] < 0 {
-			continue
-		}
-		if machine, ok := byGroup[o.Group[p]]; ok {
-			anchor[p] = machine
-		}
-	}
-	return anchor
 }

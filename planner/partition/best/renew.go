@@ -18,44 +18,29 @@ const (
 	renewCool, stayPrice = 1. / 8, 1.5 // price of leaving, by the first temperature
 )
 
-// renew anneals from the blocks in start, where -1 is anywhere, and returns the state. was has the
-// earlier block of each vertex, -1 for none. At most mayMove of these vertices end up elsewhere,
-// unless limits require more.
-func (s *solver[T]) renew(ctx context.Context, h *hypergraph, start, was []int32, mayMove int) (*state[T], error) {
+// renew anneals from the earlier blocks in was, where -1 is none, and returns the state. At most
+// mayMove of the vertices that have one end up elsewhere, unless limits require more.
+func (s *solver[T]) renew(ctx context.Context, h *hypergraph, was []int32, mayMove int) (*state[T], error) {
 	s.begin("place")
-	under := s.keep.take()
-	if under != nil {
-		if start = under.Block; len(start) != h.vertices() {
-			return nil, errOtherVersion
-		}
-	}
-	block := fillUp(h, start, s.limits.size, rand.New(rand.NewPCG(s.seed, 2)))
+	block := fillUp(h, was, s.limits.size, rand.New(rand.NewPCG(s.seed, 2)))
 	st, err := newState[T](ctx, h, s.k, block)
 	if err != nil {
 		return nil, err
 	}
-	if under == nil {
-		if err := s.balance(st); err != nil { // limits may be others than they were
-			return nil, err
-		}
+	if err := s.balance(st); err != nil { // limits may be others than they were
+		return nil, err
 	}
 	a := newAnnealer(st, s.limits, s.tariff, s.team, s.seed)
 	// Vertices that balance had to move count as moved already.
 	a.stays = newStays(was, st.block, mayMove)
-	if under != nil {
-		s.restore(a, under)
-		a.stays.price = float32(stayPrice * under.Cooling.Hot)
-		s.begin("renew")
-		return st, s.coolDown(ctx, a, &under.Cooling, under.From, under.Until)
-	}
 	if err := s.place(ctx, a); err != nil {
 		return nil, err
 	}
 	s.clock.all = max(1, int64(workToRenew*float64(s.clock.all)))
 	s.begin("renew")
 	p := a.probe()
-	c := cooling{Hot: p.steady(), Cool: renewCool, Last: true}
-	a.stays.price = float32(stayPrice * c.Hot)
+	c := cooling{hot: p.steady(), cool: renewCool, last: true}
+	a.stays.price = float32(stayPrice * c.hot)
 	return st, s.coolDown(ctx, a, &c, s.clock.spent(), annealingEnds)
 }
 

@@ -10,20 +10,17 @@ import (
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/test/graphs"
 	"github.com/psidecar/psidecar/test/require"
 )
 
 // grown draws a graph twice: with part of its samples, and with all.
-func grown(t testing.TB, r graph.Random, part float64) (old, all *graph.Graph) {
+func grown(t testing.TB, r graphs.Random, part float64) (old, all *graph.Graph) {
 	t.Helper()
 	all, err := r.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.Samples = int(part * float64(r.Samples))
-	if old, err = r.Build(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	old = require.Value(r.Build(t.Context()))(t)
 	return old, all
 }
 
@@ -53,7 +50,7 @@ func movedSamples(from, to []int32) (moved, known int) {
 }
 
 func TestGrownDataMovesLittle(t *testing.T) {
-	old, all := grown(t, graph.Random{
+	old, all := grown(t, graphs.Random{
 		Samples: 6_300, Params: 12_000, Degree: 20, Exponent: 1, Topics: 30, TopicShare: 0.7, Seed: 5,
 	}, 20./21)
 	o := partition.Options{K: 8, Seed: 3}
@@ -97,15 +94,12 @@ func TestNothingMayMove(t *testing.T) {
 }
 
 func TestRenewedAlikeOnAllCores(t *testing.T) {
-	old, all := grown(t, graph.Random{Samples: 2100, Params: 3000, Degree: 15, Exponent: 1, Topics: 20, TopicShare: 0.7, Seed: 5}, 20./21)
+	old, all := grown(t, graphs.Random{Samples: 2100, Params: 3000, Degree: 15, Exponent: 1, Topics: 20, TopicShare: 0.7, Seed: 5}, 20./21)
 	o := partition.Options{K: 4, Seed: 3}
 	o.From, o.MoveAtMost = fromOld(old, all, must(t, old, o, 10_000_000)), 0.1
 	var want *partition.Assignment
 	for members := 1; members <= 3; members++ {
-		got, err := divide(t.Context(), all, o, 10_000_000, members)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := require.Value(divide(t.Context(), all, o, 10_000_000, members))(t)
 		if want == nil {
 			want = got
 		}
@@ -126,15 +120,9 @@ func grownRows(t testing.TB, name string) (old, all *graph.Graph) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if all, err = graph.FromRows(rows); err != nil {
-		t.Fatal(err)
-	}
-	if old, err = graph.FromRows(rows[:len(rows)*20/21]); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	all = require.Value(graph.FromRows(rows))(t)
+	old = require.Value(graph.FromRows(rows[:len(rows)*20/21]))(t)
 	return old, all
 }
 
@@ -162,16 +150,13 @@ func BenchmarkGrown(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			var old, all *graph.Graph
 			if name == "9.5 million edges" {
-				old, all = grown(b, graph.Random{Samples: 200_000, Params: 1_000_000, Degree: 50, Exponent: 1, Topics: 100, TopicShare: 0.7, Seed: 5}, 20./21)
+				old, all = grown(b, graphs.Random{Samples: 200_000, Params: 1_000_000, Degree: 50, Exponent: 1, Topics: 100, TopicShare: 0.7, Seed: 5}, 20./21)
 			} else {
 				old, all = grownRows(b, name+".libsvm.xz")
 			}
 			run := func(g *graph.Graph, o partition.Options) (a *partition.Assignment, cpu, took float64) {
 				began, before := time.Now(), processorSeconds(b)
-				a, err := Partition(b.Context(), g, o)
-				if err != nil {
-					b.Fatal(err)
-				}
+				a = require.Value(Partition(b.Context(), g, o))(b)
 				return a, processorSeconds(b) - before, time.Since(began).Seconds()
 			}
 			for b.Loop() {
@@ -194,8 +179,6 @@ func BenchmarkGrown(b *testing.B) {
 func processorSeconds(b *testing.B) float64 {
 	b.Helper()
 	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return float64(u.Utime.Nano()+u.Stime.Nano()) * 1e-9
 }

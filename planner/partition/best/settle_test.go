@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestSettlingKeepsLimits: whatever a batch proposes, a block that is within
@@ -25,9 +27,7 @@ func TestSettlingKeepsLimits(t *testing.T) {
 		for range 5 {
 			before := slices.Clone(s.size)
 			temp := rapid.SampledFrom([]float64{0.1, 1, 100}).Draw(t, "temperature")
-			if err := a.sweep(context.Background(), temp); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, a.sweep(context.Background(), temp))
 			for b := range l.size {
 				if s.size[b] > max(before[b], l.size[b]) {
 					t.Fatalf("block %d: size %d, before %d, limit %d", b, s.size[b], before[b], l.size[b])
@@ -43,10 +43,7 @@ func TestSettlingKeepsLimits(t *testing.T) {
 // TestNeighboursChangePlaces: two full blocks, two vertices that want to swap.
 func TestNeighboursChangePlaces(t *testing.T) {
 	r := rows{start: []int{0, 1, 2, 3, 4}, pins: []uint32{0, 1, 1, 0}, netWeight: []int32{1, 1}}
-	h, err := build(t.Context(), r, []int32{1, 1, 1, 1}, make([]int64, 4), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := require.Value(build(t.Context(), r, []int32{1, 1, 1, 1}, make([]int64, 4), nil))(t)
 	s := counted[uint8](t, h, 2, []int32{0, 0, 1, 1})
 	tm := newTeam(1)
 	defer tm.close()

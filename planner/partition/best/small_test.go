@@ -10,8 +10,9 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/multilevel"
-	"github.com/psidecar/psidecar/planner/partition/partitiontest"
 	"github.com/psidecar/psidecar/planner/partition/twostep"
+	"github.com/psidecar/psidecar/test/partitiontest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // On small graphs no algorithm of the papers' does better, whatever must hold.
@@ -47,15 +48,9 @@ func TestSmallGroupsAreTold(t *testing.T) {
 				rows = append(rows, []uint64{first + uint64(i), first + uint64((i+1)%size) + uint64(size)*uint64(i/size), first + 500})
 			}
 		}
-		g, err := graph.FromRows(rows)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := require.Value(graph.FromRows(rows))(t)
 		o := partition.Options{K: 2, Seed: 1}
-		a, err := Partition(t.Context(), g, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := require.Value(Partition(t.Context(), g, o))(t)
 		if most := slices.Max(partition.Loads(g, a, o)); most != 0 {
 			t.Errorf("two groups of %d samples: the busiest machine moves %v, want nothing", size, most)
 		}
@@ -66,9 +61,7 @@ func TestSmallGroupsAreTold(t *testing.T) {
 // that was asked.
 func TestSmallAndInfeasible(t *testing.T) {
 	g, err := graph.FromRows([][]uint64{{1, 2, 3, 4}, {1, 5, 6, 7}, {2, 3, 8, 9}, {4, 6, 7, 9}, {1, 3, 5, 8}, {2, 5, 7, 9}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, err = Partition(t.Context(), g, partition.Options{K: 2, Seed: 1, Theta: 5})
 	if err == nil || !strings.HasPrefix(err.Error(), "no assignment found in which each machine uses parameters of weight theta = 5 or less") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error %v", err)

@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"time"
-
-	"github.com/psidecar/psidecar/planner/partition"
 )
 
 const (
@@ -119,9 +116,6 @@ type solver[T word] struct {
 	tariff *tariff
 	// flat anneals without clusters.
 	flat bool
-	keep *keeping
-	// The level that is being annealed.
-	at int
 }
 
 // solve returns the blocks of h's vertices: annealed at once if flat, else level by level.
@@ -135,17 +129,14 @@ func (s *solver[T]) solve(ctx context.Context, h *hypergraph) (*state[T], error)
 		}
 	}
 	last := len(levels) - 1
-	first, block, err := s.firstBlocks(levels)
-	if err != nil {
-		return nil, err
-	}
+	block := scatter(levels[last].h, s.limits.size, rand.New(rand.NewPCG(s.seed, 2)))
 	var st *state[T]
-	for i := first; i >= 0; i-- {
-		if i < first {
+	for i := last; i >= 0; i-- {
+		if i < last {
 			block = project(block, levels[i].label)
 		}
-		s.at = i
 		s.begin(fmt.Sprintf("count level %d", i))
+		var err error
 		if st, err = newState[T](ctx, levels[i].h, s.k, block); err != nil {
 			return nil, err
 		}
@@ -160,26 +151,6 @@ func (s *solver[T]) solve(ctx context.Context, h *hypergraph) (*state[T], error)
 	}
 	return st, nil
 }
-
-// firstBlocks returns the level to begin with and the blocks of its vertices: the coarsest at
-// random, or the level and blocks of a saved state.
-func (s *solver[T]) firstBlocks(levels []level) (first int, block []int32, err error) {
-	u := s.keep.pending()
-	if u == nil {
-		first = len(levels) - 1
-		return first, scatter(levels[first].h, s.limits.size, rand.New(rand.NewPCG(s.seed, 2))), nil
-	}
-	if u.Level >= len(levels) || len(u.Block) != levels[u.Level].h.vertices() {
-		return 0, nil, errOtherVersion
-	}
-	// The coarser levels are behind us; release them.
-	clear(levels[u.Level+1:])
-	return u.Level, slices.Clone(u.Block), nil
-}
-
-// errOtherVersion is the error for a saved state that does not fit the levels: another version of
-// psidecar has made other clusters of the same data.
-var errOtherVersion = fmt.Errorf("%w: written by a different version, whose clusters differ", partition.ErrOtherState)
 
 // schedule returns the fraction of the budget at which level i ends, and the fraction of its
 // initial temperature at which it should then be. last is the coarsest level.
@@ -238,14 +209,9 @@ func project(block, label []int32) []int32 {
 
 // anneal cools st to the fraction cool of the temperature at which it starts. That is where
 // everything melts for a random assignment, else where a sweep neither loses what st has nor
-// freezes it. It continues a saved state if there is one.
+// freezes it.
 func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool, until, cool float64) error {
 	a := newAnnealer(st, s.slack(st.h), s.tariff, s.team, s.seed)
-	// A resumed run continues within this level, at the saved temperature.
-	if u := s.keep.take(); u != nil {
-		s.restore(a, u)
-		return s.coolDown(ctx, a, &u.Cooling, u.From, u.Until)
-	}
 	p := a.probe()
 	hot := p.steady()
 	if random {
@@ -254,8 +220,8 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 	if random && last {
 		hot *= heatOnly
 	}
-	c := cooling{Hot: hot, Cool: cool, Last: last, ByWish: random && last && !s.flat}
-	if c.ByWish {
+	c := cooling{hot: hot, cool: cool, last: last, byWish: random && last && !s.flat}
+	if c.byWish {
 		// Cooling by wishes needs less of the work, so the clock runs faster.
 		s.clock.all = int64(workByWish * float64(s.clock.all))
 	}
@@ -265,10 +231,7 @@ func (s *solver[T]) anneal(ctx context.Context, st *state[T], random, last bool,
 // coolDown sweeps while the spent fraction of the budget is between from and until, and at the
 // finest level goes on until the loads are level.
 func (s *solver[T]) coolDown(ctx context.Context, a *annealer[T], c *cooling, from, until float64) error {
-	temp := c.Hot
-	if c.Swept > 0 {
-		temp = c.Swept // continue at the saved temperature
-	}
+	temp := c.hot
 	for spent := s.clock.spent(); spent < until; spent = s.clock.spent() {
 		if s.clock.progress != nil {
 			s.clock.progress(spent)
@@ -279,11 +242,8 @@ func (s *solver[T]) coolDown(ctx context.Context, a *annealer[T], c *cooling, fr
 			return err
 		}
 		s.clock.work += a.work - before
-		if err := s.keepSweep(a, c, from, until); err != nil {
-			return err
-		}
 	}
-	if c.Last {
+	if c.last {
 		s.begin("flatten")
 		return s.level(ctx, a, temp)
 	}

@@ -122,21 +122,17 @@ func (s *state[T]) summarizeAll(from, to uint32, c *costs) {
 	}
 }
 
-// summarize sets the cells of one net from its counts and adds its costs to to. An anchored block
-// touches the net without a pin, so it neither counts as using it nor can be its single pin.
+// summarize sets the cells of one net from its counts and adds its costs to to.
 func (s *state[T]) summarize(e uint32, counts []uint32, weight int64, to *costs) {
 	n := 0
 	for b, c := range counts {
 		w, bit := b/width[T](), T(1)<<(b%width[T]())
-		anchored := s.h.anchor != nil && s.h.anchor[e] == int32(b)
 		if c > 0 {
 			to.used[b] += weight
-		}
-		if c > 0 || anchored {
 			s.cells[w][e].touch |= bit
 			n++
 		}
-		if c == 1 && !anchored {
+		if c == 1 {
 			s.cells[w][e].single |= bit
 		}
 	}
@@ -158,18 +154,10 @@ func (s *state[T]) summarize(e uint32, counts []uint32, weight int64, to *costs)
 func (s *state[T]) touched(e uint32, a, b int, inA, inB uint32, weight int64, c *costs) {
 	aCell, aBit := &s.cells[a/width[T]()][e], T(1)<<(a%width[T]())
 	bCell, bBit := &s.cells[b/width[T]()][e], T(1)<<(b%width[T]())
-	anchor := -1
-	if s.h.anchor != nil {
-		anchor = int(s.h.anchor[e])
-	}
 	left, joined := false, false
 	switch {
 	// At least two pins stay in the block, and so do its bits.
 	case inA > 1:
-	case anchor == a:
-		if inA == 0 {
-			c.used[a] -= weight
-		}
 	case inA == 1:
 		aCell.single |= aBit
 	default:
@@ -179,10 +167,6 @@ func (s *state[T]) touched(e uint32, a, b int, inA, inB uint32, weight int64, c 
 	}
 	switch {
 	case inB > 2:
-	case anchor == b:
-		if inB == 1 {
-			c.used[b] += weight
-		}
 	case inB == 2:
 		bCell.single &^= bBit
 	default:

@@ -7,31 +7,23 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // counted is newState, which only fails with its context.
-func counted[T word](t interface{ Fatal(...any) }, h *hypergraph, k int, block []int32) *state[T] {
-	s, err := newState[T](context.Background(), h, k, block)
-	if err != nil {
-		t.Fatal(err)
-	}
+func counted[T word](t require.TB, h *hypergraph, k int, block []int32) *state[T] {
+	s := require.Value(newState[T](context.Background(), h, k, block))(t)
 	return s
 }
 
-// drawHypergraph draws a small hypergraph with nets of several weights, some of
-// them anchored, and an assignment of its vertices to k blocks.
+// drawHypergraph draws a small hypergraph with nets of several weights, and an assignment of its vertices to k blocks.
 func drawHypergraph(t *rapid.T, k int) (*hypergraph, []int32) {
 	n := rapid.SampledFrom([]int{1, 2, 5, 10, 30, fewPins, fewPins + 5}).Draw(t, "vertices")
 	m := rapid.IntRange(1, 40).Draw(t, "nets")
 	r := rows{start: []int{0}, netWeight: make([]int32, m)}
 	for e := range m {
 		r.netWeight[e] = rapid.SampledFrom([]int32{1, 1, 1, 2, 5}).Draw(t, "weight")
-	}
-	if rapid.Bool().Draw(t, "anchors") {
-		r.anchor = make([]int32, m)
-		for e := range m {
-			r.anchor[e] = max(-1, int32(rapid.IntRange(-k, k-1).Draw(t, "anchor")))
-		}
 	}
 	weight, block := make([]int32, n), make([]int32, n)
 	for v := range n {
@@ -41,10 +33,7 @@ func drawHypergraph(t *rapid.T, k int) (*hypergraph, []int32) {
 		weight[v] = int32(rapid.IntRange(1, 3).Draw(t, "vertex weight"))
 		block[v] = int32(rapid.IntRange(0, k-1).Draw(t, "block"))
 	}
-	h, err := build(context.Background(), r, weight, make([]int64, n), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := require.Value(build(context.Background(), r, weight, make([]int64, n), nil))(t)
 	return h, block
 }
 
@@ -64,9 +53,6 @@ func slowCosts(h *hypergraph, k int, block []int32) costs {
 		}
 		for b := range touched {
 			c.used[b] += int64(weights[e])
-		}
-		if h.anchor != nil && h.anchor[e] >= 0 {
-			touched[h.anchor[e]] = true
 		}
 		if len(touched) > 1 {
 			for b := range touched {

@@ -48,31 +48,3 @@ func checkTally[T word](t *testing.T, rng *rand.Rand, length int) {
 		}
 	}
 }
-
-func BenchmarkTally(b *testing.B) {
-	for _, nets := range []int{10, 75, 450} {
-		b.Run("8 blocks", func(b *testing.B) { benchmarkTally[uint8](b, nets) })
-		b.Run("64 blocks", func(b *testing.B) { benchmarkTally[uint64](b, nets) })
-	}
-}
-
-// benchmarkTally prices a vertex of the given number of nets in all blocks.
-func benchmarkTally[T word](b *testing.B, length int) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	cells := make([]cell[T], 20_000)
-	for e := range cells {
-		cells[e].touch = T(rng.Uint64())
-	}
-	nets := make([]uint32, length)
-	for i := range nets {
-		nets[i] = uint32(rng.IntN(len(cells)))
-	}
-	var p planes[T]
-	out := make([]float32, width[T]())
-	b.ReportAllocs()
-	for b.Loop() {
-		tally(&p, cells, nets, 1)
-		p.addTo(out, bits.Len(uint(length)), 1)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(length), "ns/net")
-}

@@ -6,8 +6,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/test/graphs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestTransposeSome(t *testing.T) {
@@ -18,13 +19,9 @@ func TestTransposeSome(t *testing.T) {
 		}
 		wanted := rapid.SliceOf(rapid.Uint32Range(0, uint32(h.nets-1))).Draw(t, "wanted")
 		wholeStart, whole, err := h.transpose(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		start, some, err := h.transposeSome(t.Context(), wanted)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for e := range h.nets {
 			var want []int32
 			if slices.Contains(wanted, uint32(e)) {
@@ -39,35 +36,22 @@ func TestTransposeSome(t *testing.T) {
 
 // TestSavedByClusters compares the estimate with what clusters then save.
 func TestSavedByClusters(t *testing.T) {
-	for name, shape := range map[string]graph.Random{
+	for name, shape := range map[string]graphs.Random{
 		"little": {Samples: 10_000, Params: 200_000, Degree: 30, Exponent: 1, Topics: 50, TopicShare: 0.7, Seed: 2},
 		"some":   {Samples: 10_000, Params: 20_000, Degree: 30, Exponent: 1, Topics: 200, TopicShare: 0.95, Seed: 2},
 		"much":   {Samples: 10_000, Params: 4_000, Degree: 30, Exponent: 0, Topics: 400, TopicShare: 1, Seed: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, err := shape.Build(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := require.Value(shape.Build(t.Context()))(t)
 			h, _, err := reduce(t.Context(), g, partition.Options{K: 4})
-			if err != nil {
-				t.Fatal(err)
-			}
-			estimate, err := h.savedByClusters(t.Context(), 100)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			estimate := require.Value(h.savedByClusters(t.Context(), 100))(t)
 			team := newTeam(1)
 			defer team.close()
 			label, clusters, err := h.cluster(t.Context(), team, 100, int(float64(h.vertices())/shrink))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			pins := len(h.pins)
-			coarser, err := h.contract(t.Context(), label, clusters)
-			if err != nil {
-				t.Fatal(err)
-			}
+			coarser := require.Value(h.contract(t.Context(), label, clusters))(t)
 			saved := 1 - float64(len(coarser.pins))/float64(pins)
 			t.Logf("saved %.3f of the pins, estimated %.3f", saved, estimate)
 			if estimate > 1.8*saved || estimate < 0.7*saved {

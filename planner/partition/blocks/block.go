@@ -3,8 +3,6 @@ package blocks
 import (
 	"fmt"
 	"slices"
-
-	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
 // None is the machine of a sample that has no machine yet.
@@ -54,7 +52,7 @@ const sticky = 255
 //
 // Invariant: users of a feature are others plus the machines whose counter is not 0.
 type assigner struct {
-	stream.PricedMachines
+	pricedMachines
 	k, words int
 	// By feature, the machines on which other blocks use it.
 	others []uint64
@@ -71,13 +69,13 @@ type assigner struct {
 // from an earlier step. others and rank are not changed.
 func (b *Block) Assign(others []uint64, rank, quota []int64) error {
 	k := len(quota)
-	a := &assigner{k: k, words: stream.SetWords(k), others: others, known: make([]int32, k)}
+	a := &assigner{k: k, words: setWords(k), others: others, known: make([]int32, k)}
 	if len(others) != a.words*len(b.IDs) {
 		return fmt.Errorf("block %d has %d features, but %d words are known of them, want %d each", b.Number, len(b.IDs), len(others), a.words)
 	}
-	a.PricedMachines = stream.PricedMachines{Rank: slices.Clone(rank), Size: make([]int64, k), Limit: quota, Unlike: stream.Known}
+	a.pricedMachines = pricedMachines{Rank: slices.Clone(rank), Size: make([]int64, k), Limit: quota, Unlike: knownPrice}
 	if len(b.On) > 0 && b.On[0] == None {
-		a.Unlike = stream.UnknownPrice
+		a.Unlike = unknownPrice
 	}
 	a.users, a.counts = slices.Clone(others), make([]uint8, k*len(b.IDs))
 	b.enter(a)
@@ -106,7 +104,7 @@ func (b *Block) enter(a *assigner) {
 			continue
 		}
 		for _, slot := range b.Slot[b.Start[s]:b.Start[s+1]] {
-			stream.AddMember(a.usersOf(slot), int(machine))
+			addMember(a.usersOf(slot), int(machine))
 			if c := &a.counts[int(slot)*a.k+int(machine)]; *c < sticky {
 				*c++
 			}
@@ -131,8 +129,8 @@ func (a *assigner) leave(slots []uint32, machine int) {
 		if *c == sticky {
 			continue
 		}
-		if *c--; *c == 0 && !stream.HasMember(a.othersOf(slot), machine) {
-			stream.RemoveMember(a.usersOf(slot), machine)
+		if *c--; *c == 0 && !hasMember(a.othersOf(slot), machine) {
+			removeMember(a.usersOf(slot), machine)
 			a.Rank[machine]--
 		}
 	}
@@ -141,8 +139,8 @@ func (a *assigner) leave(slots []uint32, machine int) {
 // join adds a sample's features to a machine.
 func (a *assigner) join(slots []uint32, machine int) {
 	for _, slot := range slots {
-		if users := a.usersOf(slot); !stream.HasMember(users, machine) {
-			stream.AddMember(users, machine)
+		if users := a.usersOf(slot); !hasMember(users, machine) {
+			addMember(users, machine)
 			a.Rank[machine]++
 		}
 		if c := &a.counts[int(slot)*a.k+machine]; *c < sticky {
@@ -158,11 +156,11 @@ func (a *assigner) cheapest(slots []uint32) int {
 	differ := len(slots)
 	for _, slot := range slots {
 		users := a.usersOf(slot)
-		if stream.CountMembers(users) == a.k {
+		if countMembers(users) == a.k {
 			differ-- // known to all
 			continue
 		}
-		for i := range stream.Members(users) {
+		for i := range Members(users) {
 			a.known[i]++
 		}
 	}
@@ -171,14 +169,14 @@ func (a *assigner) cheapest(slots []uint32) int {
 
 // Users returns for each of IDs the set of machines on which the block uses it.
 func (b *Block) Users(k int) []uint64 {
-	words := stream.SetWords(k)
+	words := setWords(k)
 	users := make([]uint64, words*len(b.IDs))
 	for s, machine := range b.On {
 		if machine == None {
 			continue
 		}
 		for _, slot := range b.Slot[b.Start[s]:b.Start[s+1]] {
-			stream.AddMember(users[int(slot)*words:(int(slot)+1)*words], int(machine))
+			addMember(users[int(slot)*words:(int(slot)+1)*words], int(machine))
 		}
 	}
 	return users
@@ -186,7 +184,7 @@ func (b *Block) Users(k int) []uint64 {
 
 // Lists returns what the block reports to each bucket, an element for each, which may be empty.
 func (b *Block) Lists(k, buckets int) []List {
-	users, words := b.Users(k), stream.SetWords(k)
+	users, words := b.Users(k), setWords(k)
 	lists := make([]List, buckets)
 	for i := range lists {
 		lists[i].Block = b.Number
@@ -202,7 +200,7 @@ func (b *Block) Lists(k, buckets int) []List {
 // Gather merges the replies of all buckets, by number, into the others of Assign. A reply has the
 // sets of the block's features in that bucket, in the order of the features.
 func (b *Block) Gather(k int, replies [][]uint64) ([]uint64, error) {
-	words := stream.SetWords(k)
+	words := setWords(k)
 	others := make([]uint64, 0, words*len(b.IDs))
 	at := make([]int, len(replies))
 	for _, id := range b.IDs {

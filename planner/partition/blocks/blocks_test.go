@@ -11,7 +11,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/stream"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestLayoutCountsItsSamples(t *testing.T) {
@@ -19,9 +19,7 @@ func TestLayoutCountsItsSamples(t *testing.T) {
 		l := Layout{Samples: rapid.Int64Range(1, 300).Draw(t, "samples"), Seed: rapid.Uint64().Draw(t, "seed")}
 		l.K = rapid.IntRange(1, int(l.Samples)).Draw(t, "k")
 		l.Blocks = rapid.IntRange(1, int(l.Samples)).Draw(t, "blocks")
-		if err := l.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.Validate())
 		sizes, numbers := make([]int64, l.Blocks), map[[2]int64]bool{}
 		for s := range l.Samples {
 			b := l.BlockOf(s)
@@ -86,13 +84,13 @@ func TestAssignEqualsRecounting(t *testing.T) {
 		l := Layout{Samples: int64(n + k), Blocks: 1, K: k}
 		quota := l.Quota(0)
 		b := NewBlock(0, rows)
-		words := stream.SetWords(k)
+		words := setWords(k)
 		others := make([]uint64, words*len(b.IDs))
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		for p := range b.IDs {
 			for i := range k {
 				if random.IntN(3) == 0 {
-					stream.AddMember(others[p*words:(p+1)*words], i)
+					addMember(others[p*words:(p+1)*words], i)
 				}
 			}
 		}
@@ -109,14 +107,12 @@ func TestAssignEqualsRecounting(t *testing.T) {
 		rank := slices.Clone(beyond)
 		for p := range b.IDs {
 			for i := range k {
-				if stream.HasMember(others[p*words:], i) || stream.HasMember(b.Users(k)[p*words:], i) {
+				if hasMember(others[p*words:], i) || hasMember(b.Users(k)[p*words:], i) {
 					rank[i]++
 				}
 			}
 		}
-		if err := b.Assign(others, rank, quota); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, b.Assign(others, rank, quota))
 		if !slices.Equal(b.On, want) {
 			t.Fatalf("samples on %v, want %v", b.On, want)
 		}
@@ -124,11 +120,11 @@ func TestAssignEqualsRecounting(t *testing.T) {
 }
 
 func slowly(b *Block, rows [][]uint64, others []uint64, beyond, quota []int64) []uint16 {
-	k, words := len(quota), stream.SetWords(len(quota))
+	k, words := len(quota), setWords(len(quota))
 	on := slices.Clone(b.On)
-	m := stream.PricedMachines{Rank: make([]int64, k), Size: make([]int64, k), Limit: quota, Unlike: stream.Known}
+	m := pricedMachines{Rank: make([]int64, k), Size: make([]int64, k), Limit: quota, Unlike: knownPrice}
 	if on[0] == None {
-		m.Unlike = stream.UnknownPrice
+		m.Unlike = unknownPrice
 	}
 	for s := range on {
 		on[s] = None
@@ -136,7 +132,7 @@ func slowly(b *Block, rows [][]uint64, others []uint64, beyond, quota []int64) [
 		for p, id := range b.IDs {
 			users[id] = map[int]bool{}
 			for i := range k {
-				if stream.HasMember(others[p*words:], i) {
+				if hasMember(others[p*words:], i) {
 					users[id][i] = true
 				}
 			}
@@ -198,10 +194,7 @@ func TestBucketsTellWhatOthersUse(t *testing.T) {
 		lists := make([][]List, buckets)
 		for _, b := range all {
 			for i, l := range b.Lists(k, buckets) {
-				l, err := DecodeList(l.Append(nil, k), k)
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := require.Value(DecodeList(l.Append(nil, k), k))(t)
 				lists[i] = append(lists[i], l)
 			}
 		}
@@ -219,17 +212,14 @@ func TestBucketsTellWhatOthersUse(t *testing.T) {
 					rank[m] += c
 				}
 			}
-			others, err := b.Gather(k, replies)
-			if err != nil {
-				t.Fatal(err)
-			}
+			others := require.Value(b.Gather(k, replies))(t)
 			for p, id := range b.IDs {
 				for m := range k {
 					count := len(uses[id][m])
 					if uses[id][m][n] {
 						count--
 					}
-					if stream.HasMember(others[p*stream.SetWords(k):], m) != (count > 0) {
+					if hasMember(others[p*setWords(k):], m) != (count > 0) {
 						t.Fatalf("feature %d on machine %d: %d other blocks use it there", id, m, count)
 					}
 				}
@@ -257,14 +247,8 @@ func TestBlocksTravel(t *testing.T) {
 			slices.Sort(rows[s])
 			sent = (&Row{uint64(s), rows[s]}).Append(sent)
 		}
-		got, err := DecodeRows(sent, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := Collect(7, int64(len(rows)), got)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := require.Value(DecodeRows(sent, nil))(t)
+		b := require.Value(Collect(7, int64(len(rows)), got))(t)
 		for s := range b.On {
 			b.On[s] = uint16(rapid.SampledFrom([]int{0, 5, None}).Draw(t, "machine"))
 		}
@@ -317,21 +301,13 @@ func (l List) appended(k int) []byte { return l.Append(nil, k) }
 func TestPartitionIsValid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows := drawRows(t, rapid.IntRange(1, 60).Draw(t, "n"))
-		g, err := graph.FromRows(rows)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := require.Value(graph.FromRows(rows))(t)
 		o := Options{
 			K: rapid.IntRange(1, len(rows)).Draw(t, "k"), Blocks: rapid.IntRange(1, len(rows)).Draw(t, "blocks"),
 			Buckets: rapid.IntRange(1, 5).Draw(t, "buckets"), Passes: rapid.IntRange(0, 2).Draw(t, "passes"), Seed: rapid.Uint64().Draw(t, "seed"),
 		}
-		a, err := Partition(t.Context(), g, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := partition.Check(g, a, partition.Options{K: o.K}); err != nil {
-			t.Fatal(err)
-		}
+		a := require.Value(Partition(t.Context(), g, o))(t)
+		require.NoError(t, partition.Check(g, a, partition.Options{K: o.K}))
 		again, err := Partition(t.Context(), g, o)
 		if err != nil || !slices.Equal(again.Samples, a.Samples) || !slices.Equal(again.Params, a.Params) {
 			t.Fatalf("another outcome with the same seed, %v", err)

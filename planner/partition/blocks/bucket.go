@@ -3,7 +3,7 @@ package blocks
 import (
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/partition/stream"
+	"github.com/psidecar/psidecar/internal/splitmix"
 )
 
 // A List is what one block reports of its features in one bucket: the features, ascending, and for
@@ -11,7 +11,7 @@ import (
 type List struct {
 	Block int
 	IDs   []uint64
-	// stream.SetWords(k) words for each of IDs.
+	// setWords(k) words for each of IDs.
 	Users []uint64
 }
 
@@ -30,7 +30,7 @@ type Bucket struct {
 // NewBucket merges the lists of all blocks with features in the bucket. Their order does not
 // matter.
 func NewBucket(k int, lists []List) *Bucket {
-	b := &Bucket{k: k, words: stream.SetWords(k)}
+	b := &Bucket{k: k, words: setWords(k)}
 	total := 0
 	for i := range lists {
 		total += len(lists[i].IDs)
@@ -78,7 +78,7 @@ func (b *Bucket) Others(l *List) []uint64 {
 func (b *Bucket) Rank() []int64 {
 	rank := make([]int64, b.k)
 	for p := range b.IDs {
-		for i := range stream.Members(b.Users(p)) {
+		for i := range Members(b.Users(p)) {
 			rank[i]++
 		}
 	}
@@ -90,4 +90,4 @@ func (b *Bucket) Users(p int) []uint64 { return b.once[p*b.words : (p+1)*b.words
 
 // BucketOf returns the bucket of a feature. Hashing keeps buckets about equally large whatever the
 // ids.
-func BucketOf(id uint64, buckets int) int { return int(mix(id) % uint64(buckets)) }
+func BucketOf(id uint64, buckets int) int { return int(splitmix.Next(id) % uint64(buckets)) }

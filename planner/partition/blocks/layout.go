@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/psidecar/psidecar/internal/splitmix"
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
@@ -35,7 +36,7 @@ func (l *Layout) Validate() error {
 // turn returns by how much the blocks of a group are rotated. Without that, data with a period
 // would give a block always the same kind of sample.
 func (l *Layout) turn(group int64) int64 {
-	return int64(mix(l.Seed^mix(uint64(group))) % uint64(l.Blocks))
+	return int64(splitmix.Next(l.Seed^splitmix.Next(uint64(group))) % uint64(l.Blocks))
 }
 
 // BlockOf returns the block of a sample. Its number within the block is sample / Blocks.
@@ -72,13 +73,4 @@ func (l *Layout) Quota(block int) []int64 {
 		quota[(before+i)%k]++
 	}
 	return quota
-}
-
-// mix is a bijection of words whose values look random: the finalizer of
-// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }

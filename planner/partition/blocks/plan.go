@@ -2,7 +2,7 @@
 // blocks, each an even sample of the data that fits into a worker's memory, and features into
 // buckets. In a step some of the blocks are assigned, in parallel and without seeing each other: a
 // block gives each of its samples to the machine to which it brings the fewest new features, at the
-// prices of [stream.PricedMachines], and knows of the other blocks what the buckets said before the
+// prices of [pricedMachines], and knows of the other blocks what the buckets said before the
 // step: on which machines they use its features. After each step the buckets learn from the blocks.
 //
 // The pipeline of cmd/psidecar-beam runs the steps on an engine; [Partition] runs them in memory
@@ -32,8 +32,6 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-
-	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
 // DefaultPasses is the number of passes over all samples after the first. More passes gain little
@@ -92,7 +90,7 @@ func Fit(samples, edges int64, k int, memory int64) (blocks, buckets int, err er
 	)
 	// The divisors below are bytes per edge of a block being assigned, and of a bucket being
 	// merged, in the worst case of features that occur once.
-	words := int64(stream.SetWords(k))
+	words := int64(setWords(k))
 	room := (memory - base) / 2
 	ofBlock := room / (30 + 24*words + int64(k))
 	ofBucket := room / (110 + 40*words)
@@ -218,7 +216,7 @@ func (b *Bucket) Owners(ctx context.Context) ([]int32, error) {
 		on[i] = int32(i)
 	}
 	for p, id := range b.IDs {
-		for i := range stream.Members(b.Users(p)) {
+		for i := range Members(b.Users(p)) {
 			rows[i] = append(rows[i], id)
 		}
 	}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"github.com/psidecar/psidecar/planner/partition/stream"
 )
 
 // Blocks, lists and replies travel between workers as bytes. Numbers are unsigned varints,
@@ -76,7 +74,7 @@ func (d *decoder) ascending(n int) []uint64 {
 // sets returns n sets of k machines, which must be all of the rest. It fails if a set has a machine
 // beyond k.
 func (d *decoder) sets(n, k int) []uint64 {
-	bytes, words := (k+7)/8, stream.SetWords(k)
+	bytes, words := (k+7)/8, setWords(k)
 	if len(d.rest) != n*bytes {
 		d.failed = true
 		return nil
@@ -115,7 +113,7 @@ func appendAscending(out []byte, ids []uint64) []byte {
 
 // appendSets appends sets of k machines without the unused bytes of their last words.
 func appendSets(out []byte, sets []uint64, k int) []byte {
-	bytes, words := (k+7)/8, stream.SetWords(k)
+	bytes, words := (k+7)/8, setWords(k)
 	for i := 0; i < len(sets); i += words {
 		for b := range bytes {
 			out = append(out, byte(sets[i+b/8]>>(b%8*8)))

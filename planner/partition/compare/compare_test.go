@@ -15,8 +15,9 @@ import (
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/best"
+	"github.com/psidecar/psidecar/test/graphs"
 
-	"github.com/psidecar/psidecar/planner/partition/parsa"
+	"github.com/psidecar/psidecar/test/parsa"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -36,6 +37,7 @@ type result struct {
 }
 
 func TestBestIsBetterThanOthers(t *testing.T) {
+	require.Time(t)
 	require.Program(t, "gpmetis")
 	list := os.Getenv(variable)
 	if list == "" {
@@ -48,10 +50,7 @@ func TestBestIsBetterThanOthers(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %q is no DATASET:K", variable, entry)
 			}
-			g, err := graph.FromFile(t.Context(), require.Dataset(t, name+".libsvm.xz"), dataset.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := require.Value(graphs.FromFile(t.Context(), require.Dataset(t, name+".libsvm.xz"), dataset.Options{}))(t)
 			compare(t, g, k)
 		})
 	}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/psidecar/psidecar/internal/splitmix"
 )
 
 // coarsen merges pairs of samples and pairs of parameters that have a common neighbour (DWW21
@@ -195,7 +197,7 @@ func (l *level) mergeNets(from *level) {
 			if u := l.finer[v]; last[u] != e+1 {
 				last[u] = e + 1
 				pins = append(pins, u)
-				n.hash += spread(uint64(u))
+				n.hash += splitmix.Next(uint64(u))
 			}
 		}
 		n.to = int64(len(pins))
@@ -216,13 +218,4 @@ func (l *level) mergeNets(from *level) {
 		l.pinStart = append(l.pinStart, int64(len(l.pins)))
 		l.netCost = append(l.netCost, n.cost)
 	}
-}
-
-// spread is a bijection that mixes bits well (the output function of SplitMix64). Its sum over the
-// pins of a net is a hash that does not depend on their order.
-func spread(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }

@@ -31,8 +31,6 @@ type level struct {
 	// By vertex, its nets, ascending.
 	nets []int32
 
-	// At the finest level, the vertex of each parameter of the graph.
-	home []int32
 	// At coarser levels, the vertex here of each vertex of the finer level.
 	finer []int32
 }
@@ -55,29 +53,15 @@ func (l *level) heaviest() (w int64) {
 	return w
 }
 
-// newLevel returns the finest level: a vertex for each sample, and one for each parameter or, if
-// parameters must stay together, for each group. It fails if vertices or costs do not fit in 32
+// newLevel returns the finest level: a vertex for each sample, then one for each parameter. It fails if vertices or costs do not fit in 32
 // bits, which keeps the tables of gains half as large.
 func newLevel(g *graph.Graph, o partition.Options) (*level, error) {
-	l := &level{samples: g.Samples(), home: make([]int32, g.Params())}
+	l := &level{samples: g.Samples()}
 	if int64(g.Samples())+int64(g.Params()) > math.MaxInt32 {
 		return nil, fmt.Errorf("multilevel partition: %d samples and %d parameters: at most %d together", g.Samples(), g.Params(), math.MaxInt32)
 	}
-	next := int32(g.Samples())
-	groups := map[int32]int32{}
-	for p := range l.home {
-		if o.Group != nil && o.Group[p] >= 0 {
-			if v, ok := groups[o.Group[p]]; ok {
-				l.home[p] = v
-				continue
-			}
-			groups[o.Group[p]] = next
-		}
-		l.home[p] = next
-		next++
-	}
-	l.weight = make([]int64, next)
-	l.fixed = make([]int32, next)
+	l.weight = make([]int64, g.Samples()+g.Params())
+	l.fixed = make([]int32, len(l.weight))
 	for v := range l.fixed {
 		l.fixed[v] = -1
 	}
@@ -94,12 +78,9 @@ func newLevel(g *graph.Graph, o partition.Options) (*level, error) {
 		for _, s := range g.SamplesOf(p) {
 			l.pins = append(l.pins, int32(s))
 		}
-		l.pins = append(l.pins, l.home[p])
+		l.pins = append(l.pins, int32(l.samples+p))
 		l.pinStart = append(l.pinStart, int64(len(l.pins)))
 		l.netCost = append(l.netCost, int32(g.ParamWeight(p)))
-		if o.FixedParams != nil && o.FixedParams[p] >= 0 {
-			l.fixed[l.home[p]] = o.FixedParams[p]
-		}
 		sum += int64(g.ParamWeight(p))
 	}
 	if sum > math.MaxInt32 {

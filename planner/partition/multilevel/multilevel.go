@@ -107,10 +107,7 @@ func relax(l *level, limits []int64) []int64 {
 // finish converts the partition of the finest level to an assignment, tries Alg. 2 for the
 // parameters, and checks the result.
 func finish(ctx context.Context, g *graph.Graph, o partition.Options, l *level, part []int32) (*partition.Assignment, error) {
-	a := &partition.Assignment{Samples: part[:g.Samples()], Params: make([]int32, g.Params())}
-	for p := range a.Params {
-		a.Params[p] = part[l.home[p]]
-	}
+	a := &partition.Assignment{Samples: part[:g.Samples()], Params: part[g.Samples():]}
 	// The refinement has minimized the sum. Alg. 2 goes for the maximum, which is what counts in
 	// the end.
 	placed, err := twostep.PlaceParams(ctx, g, o, a.Samples)

@@ -13,7 +13,8 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/partitiontest"
+	"github.com/psidecar/psidecar/test/partitiontest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // thousands checks 20 times as many random cases as rapid does by default.
@@ -25,10 +26,7 @@ func thousands(t *testing.T, check func(*rapid.T)) {
 
 // randomLevel draws a level of a graph, coarsened up to twice, and a part.
 func randomLevel(t *rapid.T, g *graph.Graph, o partition.Options) (*level, []int32) {
-	l, err := newLevel(g, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := require.Value(newLevel(g, o))(t)
 	random := rand.New(rand.NewPCG(o.Seed, 1))
 	for range rapid.IntRange(0, 2).Draw(t, "coarsenings") {
 		if next := coarsen(l, 1, o.K, random); next != nil {
@@ -89,10 +87,7 @@ func TestCostIsTraffic(t *testing.T) {
 		g := partitiontest.Graph(t, 15, 15)
 		o := partitiontest.Options(t, g, 6)
 		o.Speed = nil // the objective counts what is moved, not how long it takes
-		fine, err := newLevel(g, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fine := require.Value(newLevel(g, o))(t)
 		l := fine
 		random := rand.New(rand.NewPCG(o.Seed, 1))
 		var levels []*level
@@ -105,10 +100,7 @@ func TestCostIsTraffic(t *testing.T) {
 		for _, l := range slices.Backward(levels) {
 			part = l.project(part)
 		}
-		a := &partition.Assignment{Samples: part[:g.Samples()], Params: make([]int32, g.Params())}
-		for p := range a.Params {
-			a.Params[p] = part[fine.home[p]]
-		}
+		a := &partition.Assignment{Samples: part[:g.Samples()], Params: part[g.Samples():]}
 		var bytes float64
 		for _, load := range partition.Loads(g, a, o) {
 			bytes += load
@@ -215,9 +207,7 @@ func TestPassIsLiteral(t *testing.T) {
 		l, part := randomLevel(t, g, o)
 		limit := relax(l, o.SampleLimits(g))
 		r := newRefinement(l, o, slices.Clone(part), limit)
-		if _, err := r.pass(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(r.pass(context.Background()))(t)
 		if want := literalPass(l, o, part, limit, r.patience()); !slices.Equal(r.part, want) {
 			t.Fatalf("from %v: got %v, want %v", part, r.part, want)
 		}
@@ -237,10 +227,7 @@ func TestCoarsen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := partitiontest.Graph(t, 20, 15)
 		o := partitiontest.Options(t, g, 6)
-		l, err := newLevel(g, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := require.Value(newLevel(g, o))(t)
 		next := coarsen(l, 1, o.K, rand.New(rand.NewPCG(o.Seed, 2)))
 		if next == nil {
 			return
@@ -300,9 +287,7 @@ func TestInvariants(t *testing.T) {
 			}
 			t.Fatal(err)
 		}
-		if err := partition.Check(g, a, o); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, partition.Check(g, a, o))
 		again, err := MBP(context.Background(), g, o)
 		if err != nil || !slices.Equal(a.Samples, again.Samples) || !slices.Equal(a.Params, again.Params) {
 			t.Fatalf("two runs differ, %v", err)
@@ -341,20 +326,14 @@ func TestQueue(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	g, err := graph.FromRows([][]uint64{{1, 2}, {2, 3}, {3, 4}, {4, 9}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graph.FromRows([][]uint64{{1, 2}, {2, 3}, {3, 4}, {4, 9}}))(t)
 	if _, err := MBP(t.Context(), g, partition.Options{K: 5}); !errors.Is(err, partition.ErrInfeasible) {
 		t.Errorf("k above n: got %v", err)
 	}
 	if _, err := MBP(t.Context(), g, partition.Options{K: 2, Theta: 3, FixedSamples: []int32{0, 1, 0, 1}}); err == nil || !strings.Contains(err.Error(), "theta = 3") {
 		t.Errorf("theta out of reach: got %v", err)
 	}
-	heavy, err := g.WithWeights([]uint32{4e9, 1, 1, 1, 1}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	heavy := require.Value(g.WithWeights([]uint32{4e9, 1, 1, 1, 1}, nil))(t)
 	if _, err := MBP(t.Context(), heavy, partition.Options{K: 2}); err == nil || !strings.Contains(err.Error(), "larger units") {
 		t.Errorf("heavy weights: got %v", err)
 	}

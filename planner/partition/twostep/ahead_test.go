@@ -6,30 +6,25 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/test/graphs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestLookingAheadChangesNothing compares with DWW21 Alg. 1 step by step on
 // graphs on which machines look many samples ahead, and want the same ones.
 func TestLookingAheadChangesNothing(t *testing.T) {
 	for seed := range uint64(6) {
-		g, err := graph.Random{Samples: 3000, Params: 1500, Degree: 6, Exponent: 0.8, Topics: 4, TopicShare: 0.8, Seed: seed}.Build(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		g, err := graphs.Random{Samples: 3000, Params: 1500, Degree: 6, Exponent: 0.8, Topics: 4, TopicShare: 0.8, Seed: seed}.Build(t.Context())
+		require.NoError(t, err)
 		if seed%2 == 1 {
 			weights := make([]uint32, g.Params())
 			for p := range weights {
 				weights[p] = 1 + uint32(p)%3
 			}
-			if g, err = g.WithWeights(weights, nil); err != nil {
-				t.Fatal(err)
-			}
+			g = require.Value(g.WithWeights(weights, nil))(t)
 		}
 		o := partition.Options{K: 3 + int(seed)}
-		got, err := divideSamples(t.Context(), g, o, Rules{Alpha: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := require.Value(divideSamples(t.Context(), g, o, Rules{Alpha: 1}))(t)
 		if want := stepByStep(g, o); !slices.Equal(got, want) {
 			t.Errorf("seed %d: machines of the samples differ", seed)
 		}

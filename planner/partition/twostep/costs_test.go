@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/planner/graph"
+	"github.com/psidecar/psidecar/test/graphs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestLeastIsTheFirstOfTheLeast compares the tree, three levels of it, with a
@@ -20,10 +22,7 @@ func TestLeastIsTheFirstOfTheLeast(t *testing.T) {
 
 func leastIsTheFirst[T number](t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	g, err := graph.Random{Samples: 5000, Params: 300, Degree: 20, Exponent: 0.5, Seed: 7}.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graphs.Random{Samples: 5000, Params: 300, Degree: 20, Exponent: 0.5, Seed: 7}.Build(t.Context()))(t)
 	full := make([]uint32, g.Samples())
 	for s := range full {
 		full[s] = uint32(len(g.ParamsOf(s)))
@@ -76,10 +75,7 @@ func TestCostsAreKeptInTheSmallestNumber(t *testing.T) {
 		rows[0] = append(rows[0], id)
 	}
 	rows[1] = []uint64{1}
-	g, err := graph.FromRows(rows)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graph.FromRows(rows))(t)
 	for _, tc := range []struct {
 		weight, last uint32 // of 99 parameters, and of one
 		want         costs
@@ -94,10 +90,7 @@ func TestCostsAreKeptInTheSmallestNumber(t *testing.T) {
 	} {
 		weights := slices.Repeat([]uint32{tc.weight}, 100)
 		weights[99] = tc.last
-		weighted, err := g.WithWeights(weights, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		weighted := require.Value(g.WithWeights(weights, nil))(t)
 		got, err := newCosts(weighted)
 		if tc.want == nil {
 			if err == nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // paperGraph is the correlation graph of DWW21 Fig. 3 to 5. The figures are
@@ -15,10 +16,7 @@ import (
 // p3 is the one that is used on both sides in Fig. 4(b).
 func paperGraph(t *testing.T) *graph.Graph {
 	t.Helper()
-	g, err := graph.FromRows([][]uint64{{1, 2}, {1, 2, 3}, {3, 4, 5, 6}, {3, 4, 5, 6}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graph.FromRows([][]uint64{{1, 2}, {1, 2, 3}, {3, 4, 5, 6}, {3, 4, 5, 6}}))(t)
 	return g
 }
 
@@ -67,10 +65,7 @@ func TestFigures(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			g, o := paperGraph(t), partition.Options{K: 2}
-			a, err := Partition(t.Context(), g, o, tc.rules)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := require.Value(Partition(t.Context(), g, o, tc.rules))(t)
 			if !slices.Equal(a.Samples, tc.samples) {
 				t.Errorf("samples on %v, want %v", a.Samples, tc.samples)
 			}

@@ -204,24 +204,6 @@ func literalPlace(g *graph.Graph, o partition.Options, samples []int32) []int32 
 		}
 		return sum
 	}
-	together := func(p int) (members []int) {
-		for q := range owner {
-			if q == p || o.Group != nil && o.Group[p] >= 0 && o.Group[p] == o.Group[q] {
-				members = append(members, q)
-			}
-		}
-		return members
-	}
-	place := func(p int, i int32) {
-		for _, q := range together(p) {
-			owner[q] = i
-		}
-	}
-	for p, i := range o.FixedParams {
-		if i >= 0 {
-			place(p, i)
-		}
-	}
 	speed := func(i int) float64 {
 		if o.Speed == nil {
 			return 1
@@ -234,16 +216,15 @@ func literalPlace(g *graph.Graph, o partition.Options, samples []int32) []int32 
 		for i := range o.K {
 			param, least := -1, int64(0)
 			for p := range owner {
-				members := together(p)
-				if owner[p] >= 0 || members[0] != p || !slices.ContainsFunc(members, func(q int) bool { return uses(i, q) }) {
+				if owner[p] >= 0 || !uses(i, p) {
 					continue
 				}
 				before := cost(i)
-				place(p, int32(i))
+				owner[p] = int32(i)
 				if change := cost(i) - before; param < 0 || change < least {
 					param, least = p, change
 				}
-				place(p, -1)
+				owner[p] = -1
 			}
 			if param >= 0 && (best < 0 || float64(cost(i))/speed(i) < float64(cost(best))/speed(best)) {
 				best, bestParam = i, param
@@ -252,6 +233,6 @@ func literalPlace(g *graph.Graph, o partition.Options, samples []int32) []int32 
 		if best < 0 {
 			return owner
 		}
-		place(bestParam, int32(best))
+		owner[bestParam] = int32(best)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/psidecar/psidecar/planner/partition"
 )
 
-// A ranking is the supply if each parameter is its own unit. What one adds to a machine that uses
-// it, w (lambda - 2), is then the same for all of these machines, and so is the order in which they
+// A ranking is P', the parameters that nobody has taken. What one adds to a machine that uses it,
+// w (lambda - 2), is the same for all of these machines, and so is the order in which they
 // go through the parameters: places, best first. One bitmap has the places that are not taken,
 // another per machine those of the parameters that it uses.
 type ranking struct {
@@ -23,15 +23,12 @@ type ranking struct {
 	at []int
 }
 
-// newRanking sorts the parameters that have no owner yet, and enters the places that each machine
+// newRanking sorts the parameters, and enters the places that each machine
 // uses.
 func newRanking(p *placement) *ranking {
 	keys := make([]uint64, 0, len(p.owner))
 	r := &ranking{params: make([]uint32, 0, len(p.owner)), at: make([]int, p.k)}
-	for param, owner := range p.owner {
-		if owner >= 0 {
-			continue
-		}
+	for param := range p.owner {
 		change := int64(p.users.count(param)-2) * int64(p.g.ParamWeight(param))
 		keys = append(keys, uint64(change)^1<<63) // in the order of signed numbers
 		r.params = append(r.params, uint32(param))
@@ -50,9 +47,10 @@ func newRanking(p *placement) *ranking {
 	return r
 }
 
-// next implements supply. Each machine goes through its bitmap once, so all calls together take
+// next removes and returns the parameter that adds the least to what machine i moves, the first
+// among equals, of those that i uses; ok is false if there is none. Each machine goes through its bitmap once, so all calls together take
 // time in proportion to machines times parameters / 64.
-func (r *ranking) next(i int) (uint32, bool) {
+func (r *ranking) next(i int) (param uint32, ok bool) {
 	uses := r.uses[i]
 	for w := r.at[i]; w < len(uses); w++ {
 		if word := uses[w] & r.there[w]; word != 0 {

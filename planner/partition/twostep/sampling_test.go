@@ -3,25 +3,20 @@ package twostep
 import (
 	"testing"
 
-	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
+	"github.com/psidecar/psidecar/test/graphs"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestSmallSamplesAreWhatCosts shows where TSH-2 and DPPA may lose against
 // TSH-1: not by pairs, which gain where all samples are looked at, but by
 // searches that see few samples, which cost TSH-1 as much.
 func TestSmallSamplesAreWhatCosts(t *testing.T) {
-	g, err := graph.Random{Samples: 2000, Params: 2000, Degree: 2, Seed: 1}.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graphs.Random{Samples: 2000, Params: 2000, Degree: 2, Seed: 1}.Build(t.Context()))(t)
 	for _, k := range []int{16, 32, 64} {
 		o := partition.Options{K: k, Seed: 1}
 		most := func(name string, p func() (*partition.Assignment, error)) float64 {
-			a, err := p()
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := require.Value(p())(t)
 			tr := partition.Measure(g, a, k)
 			t.Logf("k = %d: %-18s max %d", k, name, tr.Max)
 			return float64(tr.Max)

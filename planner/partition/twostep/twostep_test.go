@@ -12,7 +12,8 @@ import (
 
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/partition/partitiontest"
+	"github.com/psidecar/psidecar/test/partitiontest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -55,10 +56,7 @@ func TestPlaceParamsIsAlgorithm2(t *testing.T) {
 		g := partitiontest.Graph(t, 10, 12)
 		o := partitiontest.Options(t, g, 5)
 		samples := rapid.SliceOfN(rapid.Int32Range(0, int32(o.K-1)), g.Samples(), g.Samples()).Draw(t, "samples")
-		got, err := PlaceParams(context.Background(), g, o, samples)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := require.Value(PlaceParams(context.Background(), g, o, samples))(t)
 		if want := literalPlace(g, o, samples); !slices.Equal(got, want) {
 			t.Fatalf("got %v, want %v", got, want)
 		}
@@ -94,14 +92,8 @@ func TestInvariants(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	g, err := graph.FromRows([][]uint64{{1, 2}, {2, 3}, {3, 4}, {4, 9}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	heavy, err := g.WithWeights([]uint32{1, 4e9, 4e9, 1, 1}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := require.Value(graph.FromRows([][]uint64{{1, 2}, {2, 3}, {3, 4}, {4, 9}}))(t)
+	heavy := require.Value(g.WithWeights([]uint32{1, 4e9, 4e9, 1, 1}, nil))(t)
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, tc := range []struct {

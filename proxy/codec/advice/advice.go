@@ -23,15 +23,11 @@ import (
 	"sync"
 	"text/tabwriter"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/values"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // Candidate is a named list of rules.
@@ -299,39 +295,4 @@ func (r *Report) Print(out io.Writer) error {
 		fmt.Fprintf(w, "%s\t%.1f%%\t%.1f%%\t%.1f%%\t%.1f\t\n", c.Codec, 100*c.Pushes, 100*c.Pulls, 100*c.Saved, c.Waits)
 	}
 	return w.Flush()
-}
-
-// Plot draws the bytes left of pushes and pulls by candidate, as a PNG.
-func (r *Report) Plot(out io.Writer) error {
-	p := plot.New()
-	p.Title.Text = "Bytes remaining with each codec"
-	p.Y.Label.Text, p.Y.Min, p.Y.Max = "% of the messages' bytes", 0, 115
-	const width = 10
-	var names []string
-	var sides [2]plotter.Values
-	for _, c := range r.Codecs {
-		names = append(names, c.Codec)
-		sides[0], sides[1] = append(sides[0], 100*c.Pushes), append(sides[1], 100*c.Pulls)
-	}
-	for i, name := range []string{"pushes", "pulls"} {
-		bars, err := plotter.NewBarChart(sides[i], vg.Points(width))
-		if err != nil {
-			return fmt.Errorf("drawing the codecs: %w", err)
-		}
-		// The two bars of a candidate stand side by side around its name.
-		bars.Offset = vg.Points(width * (float64(i) - 0.5))
-		bars.Color = colours[i]
-		p.Add(bars)
-		p.Legend.Add(name, bars)
-	}
-	p.Legend.Top = true
-	p.NominalX(names...)
-	p.X.Tick.Label.Rotation = math.Pi / 5
-	p.X.Tick.Label.XAlign = -0.9
-	w, err := p.WriterTo(9*vg.Inch, 4.5*vg.Inch, "png")
-	if err != nil {
-		return fmt.Errorf("drawing the codecs: %w", err)
-	}
-	_, err = w.WriteTo(out)
-	return err
 }

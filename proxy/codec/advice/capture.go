@@ -5,8 +5,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
-	"github.com/psidecar/psidecar/proxy/pslite/capture"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite/capture"
 )
 
 // captureState bounds what each candidate keeps, in bytes.

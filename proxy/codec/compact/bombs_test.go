@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -65,7 +65,7 @@ func TestBombsAreWithinTheBound(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			memory := relay.NewMemory(bound)
-			r := NewPeer(DefaultLimits).newReceiver(1, false, memory)
+			r := NewPeer(DefaultLimits).newReceiver(1, false, memory.Lend(""))
 			defer r.Close()
 			before := total()
 			_, _, err := r.Decode(tc.head)
@@ -83,7 +83,7 @@ func TestListsGiveTheirMemoryBack(t *testing.T) {
 	head := headOf(hasLens|hasValues, evenly(2, 1<<20), append([]byte{lensSummed}, evenly(2, 1<<20)...))
 	var all []*Receiver
 	for range 100 {
-		r := NewPeer(DefaultLimits).newReceiver(1, false, memory)
+		r := NewPeer(DefaultLimits).newReceiver(1, false, memory.Lend(""))
 		all = append(all, r)
 		frames, _, err := r.Decode(head)
 		if err != nil || len(frames) != 4 || len(frames[1]) != 8<<20 || len(frames[3]) != 4<<20 {
@@ -113,7 +113,7 @@ func TestBombsOfStateAreWithinTheBound(t *testing.T) {
 			var all []*Receiver
 			refused, sent := 0, 0
 			for range 40 {
-				r := NewPeer(DefaultLimits).newReceiver(1, false, memory)
+				r := NewPeer(DefaultLimits).newReceiver(1, false, memory.Lend(""))
 				all = append(all, r)
 				for range 8 {
 					head := headOf(0, list, nil)
@@ -153,9 +153,9 @@ func TestRetainedRequestsAreWithinTheBound(t *testing.T) {
 	var peers []*Peer
 	for range 16 {
 		p := NewPeer(DefaultLimits)
-		p.state = keylist.NewAccount(memory)
+		p.state = keylist.NewAccount(memory.Lend(""))
 		peers = append(peers, p)
-		r := p.newReceiver(1, false, memory)
+		r := p.newReceiver(1, false, memory.Lend(""))
 		for range 64 {
 			if _, _, err := r.Decode(headOf(retained, evenly(2, 100<<10), nil)); err != nil {
 				t.Fatal(err)
@@ -180,7 +180,7 @@ func TestSenderWithoutMemory(t *testing.T) {
 	if !memory.TryReserve(bound / 2) {
 		t.Fatal("the memory is not free")
 	}
-	d := direction{sender: NewPeer(DefaultLimits).newSender(1, true, 1<<20, memory), receiver: NewPeer(DefaultLimits).newReceiver(1, false, memory)}
+	d := direction{sender: NewPeer(DefaultLimits).newSender(1, true, 1<<20, memory.Lend("")), receiver: NewPeer(DefaultLimits).newReceiver(1, false, memory.Lend(""))}
 	keys := make([]uint64, 5000)
 	for i := range keys {
 		keys[i] = uint64(i) * uint64(i) * 1_000_003

@@ -80,11 +80,13 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	if l.Dialed {
 		other = l.Acceptor
 	}
+	loan := l.Memory.Lend(sourceOf(l))
 	p := c.join(other, limits, l.Memory)
-	s, r := p.newSender(l.ID, l.Dialed, l.HeadLimit, l.Memory), p.newReceiver(l.ID, l.Dialed, l.Memory)
-	s.pays = l.Pays
+	s, r := p.newSender(l.ID, l.Dialed, l.HeadLimit, loan), p.newReceiver(l.ID, l.Dialed, loan)
+	s.pays, s.perByte = l.Pays, l.PerByte
 	leave, err := c.share(l, other, limits.SharedBytes, s, r)
 	if err != nil {
+		loan.Close()
 		c.leave(other)
 		c.leave(other)
 		return nil, nil, err
@@ -92,6 +94,17 @@ func (c *Codec) Open(l relay.Link, offered []byte) (relay.Sender, relay.Receiver
 	s.close = sync.OnceFunc(func() { leave(); c.leave(other) })
 	r.close = sync.OnceFunc(func() { leave(); c.leave(other) })
 	return s, r, nil
+}
+
+// sourceOf names whose share a link's memory is of: the job's of the process at this end.
+func sourceOf(l relay.Link) string {
+	switch {
+	case !l.Dialed:
+		return l.Destination.String()
+	case l.Scope != "":
+		return l.Scope
+	}
+	return l.Client.Addr().String()
 }
 
 // join returns the Peer of the other proxy for a new link, which has two ends, each of
@@ -102,7 +115,7 @@ func (c *Codec) join(other relay.Instance, limits Limits, memory *relay.Memory) 
 	s := c.peers[other]
 	if s == nil {
 		s = &known{peer: NewPeer(limits), asking: map[netip.AddrPort]int{}}
-		s.peer.state = keylist.NewAccount(keyMemory(memory))
+		s.peer.state = keylist.NewAccount(memory.Lend("peers"))
 		c.peers[other] = s
 	}
 	if s.ends == 0 {
@@ -144,6 +157,7 @@ func lower(a, b Limits) Limits {
 		Keys: lowerLists(a.Keys, b.Keys), Lens: lowerLists(a.Lens, b.Lens),
 		ValuesBytes:      min(a.ValuesBytes, b.ValuesBytes),
 		SparseBytes:      min(a.SparseBytes, b.SparseBytes),
+		PlanesBytes:      min(a.PlanesBytes, b.PlanesBytes),
 		RetainedRequests: min(a.RetainedRequests, b.RetainedRequests),
 		RetainedBytes:    min(a.RetainedBytes, b.RetainedBytes),
 		SharedBytes:      min(a.SharedBytes, b.SharedBytes),
@@ -159,7 +173,7 @@ func lowerLists(a, b keylist.Limits) keylist.Limits {
 }
 
 func (l Limits) negative() bool {
-	least := min(l.RetainedRequests, l.RetainedBytes, l.ValuesBytes, l.SparseBytes, l.SharedBytes, l.SharedForms)
+	least := min(l.RetainedRequests, l.RetainedBytes, l.ValuesBytes, l.SparseBytes, l.PlanesBytes, l.SharedBytes, l.SharedForms)
 	for _, k := range []keylist.Limits{l.Keys, l.Lens} {
 		least = min(least, k.TableBytes, k.TableLists, k.DictionaryKeys, k.ListBytes)
 	}

@@ -3,9 +3,10 @@ package compact
 import (
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 var _ relay.Codec = (*Codec)(nil)
@@ -15,14 +16,10 @@ func ends(t *testing.T, dialer, acceptor *Codec, l relay.Link) (direction, direc
 	t.Helper()
 	l.HeadLimit, l.Dialed = 1<<20, true
 	there, back, err := dialer.Open(l, acceptor.Offer())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l.Dialed = false
 	thence, thither, err := acceptor.Open(l, dialer.Offer())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return direction{sender: there.(*Sender), receiver: thither.(*Receiver)}, direction{sender: thence.(*Sender), receiver: back.(*Receiver)}
 }
 

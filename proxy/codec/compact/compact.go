@@ -7,7 +7,8 @@
 //   - An answer that has the keys of its request says which request that was.
 //   - Lengths go like keys, as their running sums.
 //   - Values most of which are zero, or one other word, go by package sparsewords,
-//     those of which many are equal by keylist's word lists, others unchanged.
+//     those of which many are equal by keylist's word lists, others by package planes or
+//     unchanged.
 //   - Values that another process of the job got on the same host go as a reference to
 //     those, by package shared.
 //
@@ -31,7 +32,7 @@
 //	identity  if flagged: uvarint length, bytes
 //	meta      see metas
 //	keys      by keylist, or if flagged: uvarint link, uvarint number of the request
-//	values    if flagged: by wordlist, or by sparsewords; or, shared, uvarint number, and
+//	values    if flagged: by wordlist, by sparsewords, or with both flags by planes; or, shared, uvarint number, and
 //	          before the first number on a link the group's name (16 bytes)
 //	lens      if flagged; see lens
 package compact
@@ -40,6 +41,7 @@ import (
 	"errors"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/payoff"
 )
 
 // Name is the codec's name in the hello of a link.
@@ -65,6 +67,9 @@ const (
 	sharedValues
 )
 
+// planeValues: the values frame is in the head, by package planes.
+const planeValues = packedValues | sparseValues
+
 // Limits bound the memory for one peer and its links. Both ends must use the same; they
 // agree on them when a link is made. Sizes are in bytes.
 type Limits struct {
@@ -75,6 +80,9 @@ type Limits struct {
 	// SparseBytes is that of the largest one whose words may go by sparsewords; 0
 	// where the other side does not know of it.
 	SparseBytes int `json:"sparse_bytes"`
+	// PlanesBytes is that of the largest one that may go by package planes; likewise,
+	// and then lists of words have planes and firsts, too.
+	PlanesBytes int `json:"planes_bytes"`
 	// RetainedRequests and RetainedBytes bound the requests whose keys are kept
 	// for their answers, of all links to one peer.
 	RetainedRequests int `json:"retained_requests"`
@@ -85,9 +93,9 @@ type Limits struct {
 	// SharedForms says which forms of shared values are understood beside those of the first
 	// version: from 1 on, those by key.
 	SharedForms int `json:"shared_forms"`
-	// ShareAlways keeps sharing on even where answers arrive sooner as they are. It is this
-	// proxy's alone and not part of the offer.
-	ShareAlways bool `json:"-"`
+	// ShareTrials has what finds out whether answers arrive sooner as they are; nil: they are shared
+	// in any case. It is this proxy's alone and not part of the offer.
+	ShareTrials *payoff.Trials `json:"-"`
 	// ShareLeast is the size of the smallest values that are shared, in bytes; 0: shared.Least.
 	// It is not part of the offer either.
 	ShareLeast int `json:"-"`
@@ -103,6 +111,7 @@ var DefaultLimits = Limits{
 	Lens:             keylist.Limits{TableBytes: 4 << 20, TableLists: 64, ListBytes: 96 << 20},
 	ValuesBytes:      keylist.MostWords,
 	SparseBytes:      64 << 20,
+	PlanesBytes:      1 << 20,
 	RetainedRequests: 16384,
 	RetainedBytes:    64 << 20,
 	SharedBytes:      256 << 20,

@@ -9,8 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -153,7 +153,7 @@ func TestRepeatedRequestIsKeptOnce(t *testing.T) {
 // Two workers on one host may ask for different keys at equal timestamps.
 func TestEqualTimestamps(t *testing.T) {
 	p := newTwoProxies(DefaultLimits)
-	other := direction{sender: p.worker.newSender(8, true, 1<<20, nil), receiver: p.server.newReceiver(8, false, nil)}
+	other := direction{sender: p.worker.newSender(8, true, 1<<20, new(relay.Loan)), receiver: p.server.newReceiver(8, false, new(relay.Loan))}
 	a, b := []uint64{1, 2, 3}, []uint64{4, 5, 6}
 	p.requests.pass(t, data(pslite.DMLC, 1, true, false, true, a, nil, nil))
 	other.pass(t, data(pslite.DMLC, 1, true, false, true, b, nil, nil))
@@ -165,7 +165,7 @@ func TestEqualTimestamps(t *testing.T) {
 }
 
 func TestSmallAndForeignMessagesPassAsTheyAre(t *testing.T) {
-	s := NewPeer(DefaultLimits).newSender(1, true, 1<<20, nil)
+	s := NewPeer(DefaultLimits).newSender(1, true, 1<<20, new(relay.Loan))
 	for _, tc := range []struct {
 		name   string
 		frames [][]byte
@@ -191,7 +191,7 @@ func TestCorruptHeads(t *testing.T) {
 		{0, 4, 1, 2, 9}, {0, 0, 0, 0, 0}, {hasLens, 0, 0, 0}, {hasLens | hasValues, 0, 0, 0},
 	} {
 		t.Run(fmt.Sprintf("%x", head), func(t *testing.T) {
-			if _, _, err := NewPeer(DefaultLimits).newReceiver(1, false, nil).Decode(head); !errors.Is(err, ErrCorrupt) {
+			if _, _, err := NewPeer(DefaultLimits).newReceiver(1, false, new(relay.Loan)).Decode(head); !errors.Is(err, ErrCorrupt) {
 				t.Errorf("error %v, want ErrCorrupt", err)
 			}
 		})
@@ -199,7 +199,7 @@ func TestCorruptHeads(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	s := NewPeer(DefaultLimits).newSender(1, true, 1<<20, nil)
+	s := NewPeer(DefaultLimits).newSender(1, true, 1<<20, new(relay.Loan))
 	for i := range int32(3) {
 		frames := data(pslite.DMLC, i, true, i%2 == 0, true, []uint64{1, 5, uint64(i) + 9}, []byte("abcd"), pslite.AppendLens(nil, []int32{1, 2, 3}))
 		head, _, _ := s.Encode(nil, &relay.Message{Frames: frames})
@@ -208,7 +208,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		limits := Limits{Keys: keylist.Limits{TableBytes: 4096, TableLists: 4, DictionaryKeys: 100, ListBytes: 1 << 16},
 			Lens: keylist.Limits{TableBytes: 4096, TableLists: 4, ListBytes: 1 << 16}, RetainedRequests: 4, RetainedBytes: 4096}
-		r := NewPeer(limits).newReceiver(1, false, nil)
+		r := NewPeer(limits).newReceiver(1, false, new(relay.Loan))
 		for _, head := range [][]byte{first, second} {
 			frames, plain, err := r.Decode(head)
 			if err != nil {

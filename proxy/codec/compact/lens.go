@@ -62,7 +62,7 @@ func (r *Receiver) readLens(src []byte) (lens, rest []byte, err error) {
 	case form != lensSummed || len(list)%8 != 0:
 		return nil, nil, fmt.Errorf("%w: lengths of form %d in %d bytes", ErrCorrupt, form, len(list))
 	}
-	if lens, err = r.lensRoom.reserve(r.memory, len(list)/8*lenSize); err != nil {
+	if lens, err = r.lensRoom.Reserve(r.loan, len(list)/8*lenSize); err != nil {
 		return nil, nil, err
 	}
 	// A length is the difference of two sums. Sums that do not ascend give lengths

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // A Peer is what this proxy and one instance of another know of each other's requests in

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -24,13 +24,12 @@ type direction struct {
 	plain    int // bytes of frames shown
 	encoded  int // bytes of heads and values sent for them
 	messages int // that were encoded
-	room     []byte
 }
 
 func newTwoProxies(limits Limits) *twoProxies {
 	p := &twoProxies{worker: NewPeer(limits), server: NewPeer(limits)}
 	p.reconnectRequests(7)
-	p.answers = direction{sender: p.server.newSender(3, true, 1<<20, nil), receiver: p.worker.newReceiver(3, false, nil)}
+	p.answers = direction{sender: p.server.newSender(3, true, 1<<20, new(relay.Loan)), receiver: p.worker.newReceiver(3, false, new(relay.Loan))}
 	return p
 }
 
@@ -39,7 +38,7 @@ func (p *twoProxies) reconnectRequests(link uint64) {
 	if p.requests.receiver != nil {
 		p.requests.receiver.Close()
 	}
-	p.requests.sender, p.requests.receiver = p.worker.newSender(link, true, 1<<20, nil), p.server.newReceiver(link, false, nil)
+	p.requests.sender, p.requests.receiver = p.worker.newSender(link, true, 1<<20, new(relay.Loan)), p.server.newReceiver(link, false, new(relay.Loan))
 }
 
 type fataler interface {

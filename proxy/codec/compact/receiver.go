@@ -5,10 +5,11 @@ import (
 	"fmt"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/codec/planes"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -26,8 +27,8 @@ type Receiver struct {
 	lens     *keylist.Decoder
 	values   keylist.WordDecoder
 	sparse   sparsewords.Decoder
-	memory   *relay.Memory // for the values of a message; nil: without a bound
-	lent     []byte        // of memory, until Release
+	planes   planes.Decoder
+	loan     *relay.Loan   // of the message in hand
 	numbers  uint64        // of requests that the peer retained on this link so far
 	inlet    *shared.Inlet // nil: nothing is shared
 	named    bool          // the link has named its group
@@ -35,38 +36,33 @@ type Receiver struct {
 	names   bool
 	answers request
 
-	frames   [][]byte
-	identity []byte
-	metaRoom []byte
-	lensRoom buffer
-	close    func()
-}
-
-// keyMemory is what key lists take their memory from. A nil *relay.Memory must become a nil
-// interface.
-func keyMemory(m *relay.Memory) keylist.Memory {
-	if m == nil {
-		return nil
-	}
-	return m
+	frames               [][]byte
+	identity             []byte
+	metaRoom             []byte
+	lensRoom, sparseRoom keylist.Room
+	close                func()
 }
 
 // newReceiver returns the Receiver of what this proxy gets on a link; see newSender.
-func (p *Peer) newReceiver(link uint64, isDialer bool, memory *relay.Memory) *Receiver {
+func (p *Peer) newReceiver(link uint64, isDialer bool, loan *relay.Loan) *Receiver {
 	return &Receiver{
 		peer: p, link: link, isDialer: isDialer,
-		keys:   keylist.NewDecoder(p.limits.Keys, keyMemory(memory)),
-		lens:   keylist.NewDecoder(p.limits.Lens, keyMemory(memory)),
-		memory: memory,
-		close:  func() {},
+		keys:  keylist.NewDecoder(p.limits.Keys, loan),
+		lens:  keylist.NewDecoder(p.limits.Lens, loan),
+		loan:  loan,
+		close: func() {},
 	}
 }
+
+// Loan is what the message in hand takes its memory from, for a codec around this one.
+func (r *Receiver) Loan() *relay.Loan { return r.loan }
 
 // Close implements [relay.Receiver]: the link has ended.
 func (r *Receiver) Close() {
 	r.Release()
 	r.keys.Close()
 	r.lens.Close()
+	r.loan.Close()
 	if r.inlet != nil {
 		r.inlet.Close()
 	}
@@ -79,6 +75,8 @@ func (r *Receiver) Close() {
 // more. It may block for memory, and for shared values that are on their way.
 func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error) {
 	r.Release()
+	r.loan.Begin(len(head))
+	defer r.loan.End()
 	// Lengths stand behind values, so that there are none without those.
 	if len(head) == 0 || head[0]&(hasLens|hasValues) == hasLens || !validValues(head[0]) {
 		return nil, 0, fmt.Errorf("%w: no flags, or unknown ones", ErrCorrupt)
@@ -107,10 +105,12 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 	if flags&hasValues != 0 {
 		var values []byte
 		switch {
+		case flags&planeValues == planeValues:
+			values, src, err = r.readInto(&r.planes, src, r.peer.limits.PlanesBytes)
 		case flags&packedValues != 0:
 			values, src, err = r.values.Decode(src)
 		case flags&sparseValues != 0:
-			values, src, err = r.readSparse(src)
+			values, src, err = r.readInto(&r.sparse, src, r.peer.limits.SparseBytes)
 		case flags&sharedValues != 0:
 			values, src, err = r.readShared(src)
 			if err == nil && r.names {

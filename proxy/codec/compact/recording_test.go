@@ -4,7 +4,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite/capture"
+	"github.com/psidecar/psidecar/internal/wire/pslite/capture"
+	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -19,9 +20,7 @@ func TestRecordings(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f, err := os.Open(require.Capture(t, tc.name+".pcapng"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer f.Close()
 			peers := map[[2]string]*Peer{}
 			peer := func(from, to string) *Peer {
@@ -36,7 +35,7 @@ func TestRecordings(t *testing.T) {
 				d := flows[m.Flow]
 				if d == nil {
 					link := uint64(len(flows))
-					d = &direction{sender: peer(m.From, m.To).newSender(link, true, 1<<20, nil), receiver: peer(m.To, m.From).newReceiver(link, false, nil)}
+					d = &direction{sender: peer(m.From, m.To).newSender(link, true, 1<<20, new(relay.Loan)), receiver: peer(m.To, m.From).newReceiver(link, false, new(relay.Loan))}
 					flows[m.Flow] = d
 				}
 				var frames [][]byte
@@ -47,9 +46,7 @@ func TestRecordings(t *testing.T) {
 				d.pass(t, append(frames, m.Data...))
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for _, d := range flows {
 				total.plain += d.plain
 				total.encoded += d.encoded

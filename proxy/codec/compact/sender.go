@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -23,9 +23,10 @@ type Sender struct {
 	lens      *keylist.Encoder
 	values    valuesEncoder
 	sums      []byte
-	numbers   uint64               // of requests that were retained on this link so far
-	waiting   map[exchange]request // the last retained request of each exchange
-	pays      func() bool          // see [relay.Link]; nil: always
+	numbers   uint64                                // of requests that were retained on this link so far
+	waiting   map[exchange]request                  // the last retained request of each exchange
+	pays      func() bool                           // see [relay.Link]; nil: always
+	perByte   func() (nanoseconds float64, ok bool) // likewise; nil: unknown
 	group     shared.ID
 	outlet    *shared.Outlet // nil: nothing is shared
 	named     bool           // this link has named the group
@@ -36,11 +37,12 @@ type Sender struct {
 
 // newSender returns the Sender of what this proxy sends on a link. The link's number is the
 // one that the dialing side gave it; isDialer says that this proxy dialed.
-func (p *Peer) newSender(link uint64, isDialer bool, headLimit int, memory *relay.Memory) *Sender {
+func (p *Peer) newSender(link uint64, isDialer bool, headLimit int, loan *relay.Loan) *Sender {
 	return &Sender{
-		peer: p, link: link, isDialer: isDialer, headLimit: headLimit,
-		keys:    keylist.NewEncoder(p.limits.Keys, keyMemory(memory)),
-		lens:    keylist.NewEncoder(p.limits.Lens, keyMemory(memory)),
+		values: valuesEncoder{words: keylist.WordEncoder{Plain: p.limits.PlanesBytes == 0}},
+		peer:   p, link: link, isDialer: isDialer, headLimit: headLimit,
+		keys:    keylist.NewEncoder(p.limits.Keys, loan),
+		lens:    keylist.NewEncoder(p.limits.Lens, loan),
 		waiting: make(map[exchange]request),
 		close:   func() {},
 	}

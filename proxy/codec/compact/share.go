@@ -9,8 +9,8 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -68,7 +68,7 @@ func (c *Codec) share(l relay.Link, other relay.Instance, most int, s *Sender, r
 		if err != nil {
 			return nil, err
 		}
-		made.SetAlways(c.limits.ShareAlways)
+		made.SetTrials(c.limits.ShareTrials)
 		made.SetPerByte(l.PerByte)
 		if c.limits.ShareLeast > 0 && s.peer.limits.SharedForms >= sharedByKey {
 			made.SetLeast(c.limits.ShareLeast)
@@ -294,6 +294,8 @@ func formOnLane(flag byte) byte {
 		return shared.Words
 	case sparseValues:
 		return shared.Sparse
+	case planeValues:
+		return shared.Planes
 	}
 	return shared.Plain
 }
@@ -324,6 +326,10 @@ func (s *Sender) Elsewhere() (lane, spared int) {
 	s.away.lane, s.away.spared = 0, 0
 	return lane, spared
 }
+
+// AnswersSeveral reports whether several processes of the other host are answered, so that
+// they share values.
+func (s *Sender) AnswersSeveral() bool { return s.outlet != nil && s.outlet.AnswersSeveral() }
 
 // MayWait implements [relay.Sharer].
 func (s *Sender) MayWait(bytes int) bool { return s.outlet != nil && s.outlet.MayWait(bytes) }
@@ -372,6 +378,7 @@ func (r *Receiver) Waits(head []byte) bool { return len(head) > 0 && head[0]&sha
 
 // Abort implements [relay.Aborter].
 func (r *Receiver) Abort() {
+	r.loan.Abort()
 	if r.inlet != nil {
 		r.inlet.Abort()
 	}

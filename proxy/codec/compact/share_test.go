@@ -1,17 +1,15 @@
 package compact
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -325,68 +323,10 @@ func TestReferencesThatAreNone(t *testing.T) {
 		var m metas
 		head := m.append([]byte{hasValues | sharedValues}, meta)
 		head = append(d.sender.keys.Append(head, pslite.AppendKeys(nil, []uint64{1})), tail...)
-		for on, r := range map[string]*Receiver{"a link that shares": d.receiver, "one that does not": NewPeer(DefaultLimits).newReceiver(1, false, nil)} {
+		for on, r := range map[string]*Receiver{"a link that shares": d.receiver, "one that does not": NewPeer(DefaultLimits).newReceiver(1, false, new(relay.Loan))} {
 			if _, _, err := r.Decode(head); !errors.Is(err, ErrCorrupt) {
 				t.Errorf("%s, on %s: %v", name, on, err)
 			}
 		}
 	}
-}
-
-// BenchmarkAnswers is the codecs' time for a server's answer to each of four workers of
-// a host: as they are, shared, and where no two are equal; beside copying.
-func BenchmarkAnswers(b *testing.B) {
-	alone := DefaultLimits
-	alone.SharedBytes = 0
-	for _, size := range []int{10_000, 100_000, 1 << 20} {
-		for _, c := range []struct {
-			name   string
-			limits Limits
-			equal  bool
-		}{{"plain", alone, true}, {"shared", DefaultLimits, true}, {"unlike", DefaultLimits, false}} {
-			b.Run(fmt.Sprintf("%s/%dkB", c.name, size/1000), func(b *testing.B) {
-				h := newSharingHosts(b, c.limits, c.limits)
-				h.end()
-				var all []*direction
-				for range 4 {
-					all = append(all, h.toWorker("job"))
-				}
-				steps := [8][4][][][]byte{}
-				rng := rand.New(rand.NewPCG(6, 6))
-				for s := range steps {
-					steps[s][0] = answers(rng, 1, size)
-					for w := 1; w < 4; w++ {
-						if steps[s][w] = steps[s][0]; !c.equal {
-							steps[s][w] = answers(rng, 1, size)
-						}
-					}
-				}
-				b.SetBytes(int64(4 * size))
-				n := 0
-				for b.Loop() {
-					for w, d := range all {
-						d.benchmark(b, steps[n%len(steps)][w][0])
-					}
-					n++
-				}
-			})
-		}
-	}
-}
-
-// benchmark passes a message, and writes what would be written where it goes plain.
-func (d *direction) benchmark(t fataler, frames [][]byte) {
-	head, _, ok := d.sender.Encode(d.room[:0], &relay.Message{Frames: frames})
-	d.room = head
-	if !ok {
-		return
-	}
-	got, _, err := d.receiver.Decode(head)
-	if err != nil {
-		t.Fatalf("decoding: %v", err)
-	}
-	if len(got[2]) > 0 && !bytes.Equal(got[2][:64], frames[2][:64]) {
-		t.Fatalf("other values")
-	}
-	d.receiver.Release()
 }

@@ -1,14 +1,14 @@
 package compact
 
 import (
-	"context"
 	"fmt"
 	"math/bits"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/codec/planes"
 	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -19,6 +19,8 @@ type valuesEncoder struct {
 	words    keylist.WordEncoder
 	sparse   sparsewords.Encoder
 	trials   map[trialName]*trial
+	planes   planes.Encoder
+	dense    trial  // of planes
 	isSparse bool   // sparsewords was worth it for the values last packed
 	trying   *trial // of the message that Hold asked for and Encode has not seen; nil: none
 }
@@ -92,11 +94,13 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 
 // settle notes whether the frame that Hold asked for was worth it.
 func (e *valuesEncoder) settle(paid bool) {
-	t := e.trying
-	if t == nil {
-		return
+	if t := e.trying; t != nil {
+		e.trying = nil
+		t.settle(paid)
 	}
-	e.trying = nil
+}
+
+func (t *trial) settle(paid bool) {
 	if paid {
 		t.wait = 0
 		return
@@ -152,8 +156,38 @@ func (s *Sender) packSome(dst, values []byte, width int) (_ []byte, form byte) {
 			return dst, packedValues
 		}
 	}
-	return dst[:start], 0
+	return s.appendPlanes(dst[:start], values, width)
 }
+
+// appendPlanes appends values by package planes if the other end takes them and it spares bytes.
+// While that takes longer than it spares the link, few are tried.
+func (s *Sender) appendPlanes(dst, values []byte, width int) (_ []byte, form byte) {
+	t := &s.values.dense
+	if len(values) > s.peer.limits.PlanesBytes || len(values) < planes.Least {
+		return dst, 0
+	}
+	if t.skip > 0 {
+		t.skip--
+		return dst, 0
+	}
+	start, began := len(dst), time.Now()
+	dst, ok := s.values.planes.Append(dst, values, width)
+	paid := ok
+	if s.perByte != nil {
+		if perByte, known := s.perByte(); known {
+			spared := float64(len(values) - (len(dst) - start))
+			paid = ok && spared*perByte > float64(bothEnds*time.Since(began))
+		}
+	}
+	t.settle(paid)
+	if !ok {
+		return dst, 0
+	}
+	return dst, planeValues
+}
+
+// bothEnds is the time at both ends, as a multiple of that of encoding.
+const bothEnds = 2
 
 // clearlySparse is the ratio from which on sparsewords is taken without trying a word
 // list, which spends a bit on each word.
@@ -174,44 +208,35 @@ func widthOf(m *pslite.Message, values []byte) int {
 // and only of a message that has values.
 func validValues(flags byte) bool {
 	form := flags & (packedValues | sparseValues | sharedValues)
-	return form == 0 || flags&hasValues != 0 && bits.OnesCount8(form) == 1
+	return form == 0 || flags&hasValues != 0 && (form == planeValues || bits.OnesCount8(form) == 1)
 }
 
-// memoryPatience is how long a message waits for memory for its values.
-const memoryPatience = 30 * time.Second
+// opener is a decoder of packages sparsewords or planes.
+type opener interface {
+	Open(src []byte, most int) (size int, err error)
+	Fill(out []byte) (rest []byte, err error)
+}
 
-// readSparse reads values that went by sparsewords. Their memory is borrowed before they
+// readInto reads values that went by sparsewords or planes. Their memory is borrowed before they
 // are unpacked, as their size is only what the head claims. They are valid until the next
 // Decode or Release.
-func (r *Receiver) readSparse(src []byte) (values, rest []byte, err error) {
-	size, err := r.sparse.Open(src, r.peer.limits.SparseBytes)
+func (r *Receiver) readInto(d opener, src []byte, most int) (values, rest []byte, err error) {
+	size, err := d.Open(src, most)
 	if err != nil {
 		return nil, nil, err
 	}
-	if r.memory == nil {
-		values = make([]byte, size)
-	} else {
-		ctx, cancel := context.WithTimeout(context.Background(), memoryPatience)
-		defer cancel()
-		if r.lent, err = r.memory.Borrow(ctx, size); err != nil {
-			return nil, nil, fmt.Errorf("no memory within the bound for %d bytes of values: %w", size, err)
-		}
-		values = r.lent[:size]
+	if values, err = r.sparseRoom.Reserve(r.loan, size); err != nil {
+		return nil, nil, fmt.Errorf("values: %w", err)
 	}
-	rest, err = r.sparse.Fill(values)
+	values = values[:size]
+	rest, err = d.Fill(values)
 	return values, rest, err
 }
 
 // Release implements [relay.Releaser].
 func (r *Receiver) Release() {
-	if r.lent != nil {
-		r.memory.Return(r.lent)
-		r.lent = nil
-	}
+	r.loan.Release()
 	if r.inlet != nil {
 		r.inlet.Release()
 	}
-	r.keys.Release()
-	r.lens.Release()
-	r.lensRoom.release(r.memory)
 }

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -113,5 +113,40 @@ func TestSparseValuesAreNegotiated(t *testing.T) {
 	head, _, _ := p.requests.sender.Encode(nil, &relay.Message{Frames: frames})
 	if len(head) > 0 && head[0]&sparseValues != 0 {
 		t.Error("values went in a form that the other side does not know")
+	}
+}
+
+// Dense floats go by planes in fewer bytes, come out as they were, and are left alone where the
+// other end does not know of planes, or while encoding them takes longer than the link is spared.
+func TestDenseFloats(t *testing.T) {
+	values := sparseValues32(rand.New(rand.NewPCG(3, 3)), 2000, 1)
+	keys := make([]uint64, 2000)
+	for i := range keys {
+		keys[i] = uint64(i)
+	}
+	for name, c := range map[string]struct {
+		older   bool
+		perByte float64 // 0: unknown
+		planes  int     // messages, of 100
+	}{"always": {planes: 100}, "a slow link": {perByte: 1e9, planes: 100}, "a fast link": {perByte: 1e-9, planes: 5}, "an older proxy": {older: true}} {
+		limits := DefaultLimits
+		if c.older {
+			limits.PlanesBytes = 0
+		}
+		p := newTwoProxies(limits)
+		if c.perByte > 0 {
+			p.requests.sender.perByte = func() (float64, bool) { return c.perByte, true }
+		}
+		planes := 0
+		for step := range int32(100) {
+			before := p.requests.encoded
+			p.requests.pass(t, data(pslite.DMLC, step, true, true, false, keys, values, nil))
+			if p.requests.encoded-before < len(values)-len(values)/8 {
+				planes++
+			}
+		}
+		if planes > c.planes || planes < c.planes-2 {
+			t.Errorf("%s: %d messages go by planes, want %d", name, planes, c.planes)
+		}
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/codec/codectest"
 	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/test/codectest"
 )
 
 // sizes are those of a small message's values, and of what caches hold and do not.

@@ -18,7 +18,6 @@ package ef21
 
 import (
 	"errors"
-	"fmt"
 	"math"
 
 	"github.com/psidecar/psidecar/proxy/codec/quantize"
@@ -41,19 +40,6 @@ type Config struct {
 	// Packed packs the codes of Bits without loss, if there is no sparsity; see
 	// packer. Only the bytes differ, not the values that they stand for.
 	Packed bool
-}
-
-// Validate returns an error that names the first invalid field of c.
-func (c Config) Validate() error {
-	switch {
-	case !(c.Sparsity >= 0 && c.Sparsity < 1):
-		return fmt.Errorf("ef21: sparsity %v; it must be from 0 to below 1", c.Sparsity)
-	case c.Sparsity == 0 && c.Bits == 0:
-		return errors.New("ef21: neither a sparsity nor bits: nothing would be left out")
-	case c.Bits != 0:
-		return c.rounding().Validate()
-	}
-	return nil
 }
 
 func (c Config) rounding() quantize.Config {

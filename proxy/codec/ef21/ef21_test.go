@@ -2,6 +2,7 @@ package ef21
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -238,19 +239,6 @@ func TestNotFinite(t *testing.T) {
 	}
 }
 
-func TestValidate(t *testing.T) {
-	for _, c := range compressors {
-		if err := c.Validate(); err != nil {
-			t.Errorf("%+v: %v", c, err)
-		}
-	}
-	for _, c := range []Config{{}, {Sparsity: 1}, {Sparsity: -0.1}, {Sparsity: math.NaN()}, {Bits: 1, Bucket: 512}, {Bits: 9, Bucket: 512}, {Bits: 4, Bucket: 1}, {Half: true}} {
-		if c.Validate() == nil {
-			t.Errorf("%+v is taken", c)
-		}
-	}
-}
-
 // FuzzDecode: whatever bytes come, there is an error or a copy as long as before.
 func FuzzDecode(f *testing.F) {
 	for _, c := range compressors {
@@ -270,4 +258,28 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%v; %d of %d bytes follow", err, len(rest), len(src))
 		}
 	})
+}
+
+// Numbers beside many that are not finite, and stay so, go like others.
+func TestNumbersBesideNaNsGo(t *testing.T) {
+	const n = 96
+	values, copied := make([]byte, 4*n), make([]byte, 4*n)
+	for i := range n {
+		v := float32([]float64{math.NaN(), math.Inf(1), 1, -2, 3, 4}[i%6])
+		binary.LittleEndian.PutUint32(copied[4*i:], math.Float32bits(v))
+		if v-v == 0 {
+			v += float32(i)
+		}
+		binary.LittleEndian.PutUint32(values[4*i:], math.Float32bits(v))
+	}
+	var e Encoder
+	var threshold Threshold
+	for range 30 {
+		if _, _, ok := e.Append(nil, Config{Sparsity: 0.9}, element.Float32, &threshold, copied, values); !ok {
+			t.Fatal("refused")
+		}
+	}
+	if !bytes.Equal(copied, values) {
+		t.Error("after 30 vectors the receiver does not have all numbers")
+	}
 }

@@ -1,6 +1,7 @@
 package ef21
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"slices"
@@ -73,7 +74,12 @@ func (e *Encoder) renew(t *Threshold, sparsity float64, kind element.Kind, copie
 	if t.known {
 		return
 	}
-	t.tau = e.selector.Sample(len(values)/kind.Size(), sparsity, func(i int) float64 {
+	size := kind.Size()
+	t.tau = e.selector.Sample(len(values)/size, sparsity, func(i int) float64 {
+		// The receiver has it: with NaN for NaN - NaN the numbers beside it would never go.
+		if bytes.Equal(values[i*size:(i+1)*size], copied[i*size:(i+1)*size]) {
+			return 0
+		}
 		return float64(element.ToFloat32(kind.At(values, i) - kind.At(copied, i)))
 	})
 	if t.tau-t.tau != 0 { // more differences than may be sent are infinite or NaN

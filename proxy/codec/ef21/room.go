@@ -32,7 +32,7 @@ func (r *room) subtract(kind element.Kind, x, w []byte, tau float32, mask []uint
 		for i := range r.d {
 			r.d[i] = element.ToFloat32(element.Float64.At(x, i) - element.Float64.At(w, i))
 		}
-		return r.d, vector.CompareFloat32(r.d, tau, mask, at, first)
+		return r.d, vector.Compare(r.d, tau, mask, at, first)
 	}
 	widen := vector.FromFloat16
 	if kind == element.BFloat16 {

@@ -45,7 +45,7 @@ func Parse(name string) (Kind, error) {
 			return Kind(k), nil
 		}
 	}
-	return 0, fmt.Errorf("element kind %q is not known; use float32, float64, float16 or bfloat16", name)
+	return 0, fmt.Errorf("char-values %q: want float32, float64, float16 or bfloat16", name)
 }
 
 // Valid reports whether k is one of the kinds.

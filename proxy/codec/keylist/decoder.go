@@ -4,13 +4,13 @@ import "fmt"
 
 // A Decoder reads what the [Encoder] at the other end of a link wrote. It is not safe for
 // concurrent use. What it keeps for good (table and dictionary) is counted by state; the
-// buffers of the list in hand are borrowed until Release.
+// buffers of the list in hand are borrowed.
 type Decoder struct {
 	memory     Memory // nil: without a bound
 	state      Account
 	table      table
 	dictionary dictionary
-	rooms      struct{ list, positions, others room }
+	rooms      struct{ list, positions, others Room }
 	list       []byte // the list decoded last, unless it was in the table already
 	positions  []byte
 	others     []byte
@@ -25,23 +25,8 @@ func NewDecoder(limits Limits, m Memory) *Decoder {
 	}
 }
 
-// Release returns the memory of the list decoded last, which must not be used any more. A
-// nil Decoder has none.
-func (d *Decoder) Release() {
-	if d == nil {
-		return
-	}
-	d.rooms.list.release(d.memory)
-	d.rooms.positions.release(d.memory)
-	d.rooms.others.release(d.memory)
-	d.list, d.positions, d.others = nil, nil, nil
-}
-
 // Close returns all memory. The Decoder cannot be used afterwards.
-func (d *Decoder) Close() {
-	d.Release()
-	d.state.Close()
-}
+func (d *Decoder) Close() { d.state.Close() }
 
 // Decode reads one encoded list from the beginning of src. It returns the body of the keys
 // frame, which stays valid until the next call, and what follows the list in src. It may
@@ -111,7 +96,7 @@ func (d *Decoder) raw(src []byte) (list, rest []byte, err error) {
 	if size > uint64(len(src)) || size > uint64(d.table.limits.ListBytes) {
 		return nil, nil, fmt.Errorf("%w: %d bytes, more than there can be", ErrCorrupt, size)
 	}
-	if list, err = d.rooms.list.reserve(d.memory, int(size)); err != nil {
+	if list, err = d.rooms.list.Reserve(d.memory, int(size)); err != nil {
 		return nil, nil, err
 	}
 	return append(list, src[:size]...), src[size:], nil
@@ -133,19 +118,19 @@ func (d *Decoder) readPositions(src []byte) (list, rest []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if list, err = d.rooms.list.reserve(d.memory, len(d.positions)+len(d.others)); err != nil {
+	if list, err = d.rooms.list.Reserve(d.memory, len(d.positions)+len(d.others)); err != nil {
 		return nil, nil, err
 	}
 	return d.mergeLists(list), rest, nil
 }
 
 // delta reads a delta list of at most most bytes into a room.
-func (d *Decoder) delta(src []byte, r *room, most int) (rest, keys []byte, err error) {
+func (d *Decoder) delta(src []byte, r *Room, most int) (rest, keys []byte, err error) {
 	n, _, err := deltaCount(src, most)
 	if err != nil {
 		return nil, nil, err
 	}
-	if keys, err = r.reserve(d.memory, n*keySize); err != nil {
+	if keys, err = r.Reserve(d.memory, n*keySize); err != nil {
 		return nil, nil, err
 	}
 	return readDelta(src, keys, most)

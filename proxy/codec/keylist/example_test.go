@@ -3,8 +3,8 @@ package keylist_test
 import (
 	"fmt"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // A list that both ends of a link have seen takes a few bytes.
@@ -19,7 +19,6 @@ func Example() {
 		encoded := encoder.Append(nil, list)
 		decoded, rest, err := decoder.Decode(encoded)
 		fmt.Println(len(list), "bytes take", len(encoded), string(decoded) == string(list), len(rest), err)
-		decoder.Release()
 	}
 	// Output:
 	// 40 bytes take 25 true 0 <nil>

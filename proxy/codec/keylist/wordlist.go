@@ -13,9 +13,11 @@
 //	words     uvarint, how many
 //	common    if flagged: a word, and a bit for each word, set where it is this
 //	          one, the first in the lowest bit of the first byte
-//	palette   if flagged: uvarint number of different words, these words, and
-//	          for each word that is not the common one its index among them, in
-//	          as many bits as the largest takes, the lowest first
+//	palette   if flagged: uvarint number of different words, these words (by package
+//	          planes if flagged), and for each word that is not the common one its
+//	          index among them, in as many bits as the largest takes, the lowest first
+//	          If firsts is flagged, a bit for each word that is not the common one comes
+//	          before the indices, set where it is the palette's next one and has no index
 //	others    else: the words that are not the common one
 
 package keylist
@@ -26,11 +28,15 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+
+	"github.com/psidecar/psidecar/proxy/codec/planes"
 )
 
 const (
 	hasCommon byte = 1 << iota
 	hasPalette
+	hasFirsts
+	hasPlanes
 )
 
 const wordSize = 4
@@ -55,9 +61,14 @@ var ErrCorruptWords = errors.New("wordlist: corrupt list")
 // A WordEncoder holds the tables for encoding. The zero value is ready to use. It is not
 // safe for concurrent use.
 type WordEncoder struct {
+	// Plain leaves out the forms that older decoders do not know: firsts and planes.
+	Plain bool
+
 	table   [slots]uint16 // 1 + index of a word in the palette
 	palette []uint32
 	indices []uint16
+	words   []byte // of the palette
+	planes  planes.Encoder
 }
 
 // Append appends the encoded form of a values frame's body to dst if that is shorter by an
@@ -80,8 +91,9 @@ func (e *WordEncoder) Append(dst, body []byte) (_ []byte, ok bool) {
 		dst = appendCommon(dst, body, common)
 	}
 	if repeats && e.index(body, common, isCommon) {
-		form |= hasPalette
-		dst = e.appendPalette(dst)
+		var more byte
+		dst, more = e.appendPalette(dst)
+		form |= hasPalette | more
 	} else if dst = appendOthers(dst, body, common, isCommon); !isCommon {
 		return dst[:start], false
 	}
@@ -160,13 +172,27 @@ func (e *WordEncoder) index(body []byte, common uint32, isCommon bool) bool {
 func width(words int) int { return bits.Len(uint(max(words, 1) - 1)) }
 
 // appendPalette appends the palette and the indices, packed to the width that the
-// largest takes.
-func (e *WordEncoder) appendPalette(dst []byte) []byte {
+// largest takes, and returns the flags of both.
+func (e *WordEncoder) appendPalette(dst []byte) (_ []byte, form byte) {
 	dst = binary.AppendUvarint(dst, uint64(len(e.palette)))
+	e.words = e.words[:0]
 	for _, w := range e.palette {
-		dst = binary.LittleEndian.AppendUint32(dst, w)
+		e.words = binary.LittleEndian.AppendUint32(e.words, w)
 	}
 	width := width(len(e.palette))
+	if !e.Plain {
+		var ok bool
+		if dst, ok = e.planes.Append(dst, e.words, wordSize); ok {
+			form = hasPlanes
+		}
+	}
+	if form&hasPlanes == 0 {
+		dst = append(dst, e.words...)
+	}
+	if !e.Plain && len(e.palette)*width > len(e.indices) {
+		form |= hasFirsts
+		dst = e.appendFirsts(dst)
+	}
 	var pending uint64
 	filled := 0
 	for _, i := range e.indices {
@@ -181,6 +207,24 @@ func (e *WordEncoder) appendPalette(dst []byte) []byte {
 		dst = append(dst, byte(pending))
 		pending >>= 8
 	}
+	return dst, form
+}
+
+// appendFirsts appends the bits that say which words are the palette's next ones, and takes
+// these from the indices: the palette has its words in the order in which they come.
+func (e *WordEncoder) appendFirsts(dst []byte) []byte {
+	at, next := len(dst), uint16(0)
+	dst = append(dst, make([]byte, (len(e.indices)+7)/8)...)
+	others := e.indices[:0]
+	for n, i := range e.indices {
+		if i == next {
+			dst[at+n/8] |= 1 << (n % 8)
+			next++
+		} else {
+			others = append(others, i)
+		}
+	}
+	e.indices = others
 	return dst
 }
 

@@ -36,6 +36,21 @@ func mixed(zeros float64, different int) func(int) float32 {
 	}
 }
 
+// gradient is a gradient's values: of samples, each of which has features of its own.
+func gradient(samples int) func(int) float32 {
+	rng := rand.New(rand.NewPCG(5, 5))
+	of := make([]float32, samples)
+	for i := range of {
+		of[i] = float32(rng.NormFloat64()) / 410
+	}
+	return func(i int) float32 {
+		if i < samples {
+			return of[i]
+		}
+		return of[rng.IntN(samples)]
+	}
+}
+
 func TestSizes(t *testing.T) {
 	const all = 1 << 30
 	for name, tc := range map[string]struct {
@@ -43,6 +58,7 @@ func TestSizes(t *testing.T) {
 		value func(int) float32
 		most  float64 // bytes a word; 4: it is left alone
 	}{
+		"gradient":              {1262, gradient(615), 2.55},
 		"all zero":              {10000, func(int) float32 { return 0 }, 0.14},
 		"one other value":       {10000, func(int) float32 { return 1.5 }, 0.14},
 		"half zero":             {10000, mixed(0.5, all), 2.2},
@@ -77,9 +93,11 @@ func TestSizes(t *testing.T) {
 }
 
 func TestAnyListComesBack(t *testing.T) {
-	var e WordEncoder
 	var d WordDecoder
+	var encoders [2]WordEncoder
+	encoders[1].Plain = true
 	rapid.Check(t, func(t *rapid.T) {
+		e := &encoders[rapid.IntRange(0, 1).Draw(t, "plain")]
 		palette := rapid.SliceOfN(rapid.Uint32(), 1, 300).Draw(t, "palette")
 		picks := rapid.SliceOfN(rapid.IntRange(0, len(palette)-1), 0, 2000).Draw(t, "picks")
 		var body []byte
@@ -91,8 +109,8 @@ func TestAnyListComesBack(t *testing.T) {
 		if !ok {
 			return
 		}
-		if len(out) >= len(body) {
-			t.Fatalf("%d bytes for %d", len(out), len(body))
+		if len(out) >= len(body) || e.Plain && out[0]&(hasFirsts|hasPlanes) != 0 {
+			t.Fatalf("%d bytes for %d, form %d", len(out), len(body), out[0])
 		}
 		got, rest, err := d.Decode(out)
 		if err != nil || len(rest) > 0 || !bytes.Equal(got, body) {
@@ -122,7 +140,7 @@ func TestOneEncoderForManyLists(t *testing.T) {
 
 func FuzzWordlistDecode(f *testing.F) {
 	var e WordEncoder
-	for _, value := range []func(int) float32{mixed(0.5, 100), random(9), mixed(0.5, 1<<30)} {
+	for _, value := range []func(int) float32{mixed(0.5, 100), random(9), mixed(0.5, 1<<30), gradient(60)} {
 		if out, ok := e.Append(nil, frame(100, value)); ok {
 			f.Add(out)
 		}

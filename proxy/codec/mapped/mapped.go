@@ -106,7 +106,6 @@ const kindUndo Kind = 0
 // Extent is room in a file. Its memory is valid until the File is closed or the commit
 // after it was freed. A freed extent is reused by Alloc from then on.
 type Extent struct {
-	file  *File
 	kind  Kind
 	at    int64  // offset in the file, of the head
 	whole []byte // mapped memory, head included
@@ -220,9 +219,6 @@ func (f *File) writePage(boot [16]byte) {
 	wordAt(f.page[commitAt:]).Store(seal(0))
 }
 
-// ID returns the file's random id, which no other file has.
-func (f *File) ID() [16]byte { return f.id }
-
 // Path returns the file's path.
 func (f *File) Path() string { return f.path }
 
@@ -262,7 +258,7 @@ func (f *File) alloc(k Kind, t Tag, n int) (*Extent, error) {
 		}
 	}
 	last := f.segments[len(f.segments)-1]
-	e := &Extent{file: f, kind: k, at: f.length() - int64(len(last)) + int64(f.used), whole: last[f.used : f.used+size : f.used+size], size: n}
+	e := &Extent{kind: k, at: f.length() - int64(len(last)) + int64(f.used), whole: last[f.used : f.used+size : f.used+size], size: n}
 	// In this order: what the extent is for, since when it counts, and last the word by
 	// which a reader finds it at all. Killed before that, the room still reads as unused.
 	putUint64(e.whole[8:], uint64(size))

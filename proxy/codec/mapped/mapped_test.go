@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // model is what a file should hold: numbers by the extent's tag.
@@ -47,26 +49,15 @@ func TestKilledAnywhere(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
 	r := rand.New(rand.NewPCG(1, 2))
-	f, err := Create(path, Options{Name: []byte("a worker")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(Create(path, Options{Name: []byte("a worker")}))(t)
 	committed, now := model{}, model{}
 	extents := map[uint64]*Extent{}
 	kills, copied := 0, filepath.Join(dir, "copy")
 	kill := func() {
 		kills++
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(copied, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		found, err := read(copied)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := require.Value(os.ReadFile(path))(t)
+		require.NoError(t, os.WriteFile(copied, text, 0o600))
+		found := require.Value(read(copied))(t)
 		after, _ := unseal(getUint64(text[commitAt:]))
 		want := committed
 		if after == f.seq {
@@ -92,10 +83,7 @@ func TestKilledAnywhere(t *testing.T) {
 				if r.IntN(20) == 0 {
 					n = 30_000
 				}
-				e, err := f.Alloc(kind, Tag{A: next, B: 7, C: 1, D: 2, E: 3, Sum: next}, 4*n)
-				if err != nil {
-					t.Fatal(err)
-				}
+				e := require.Value(f.Alloc(kind, Tag{A: next, B: 7, C: 1, D: 2, E: 3, Sum: next}, 4*n))(t)
 				extents[next], now[next] = e, make([]uint32, n)
 			case k < 4:
 				tag := tags[r.IntN(len(tags))]
@@ -107,9 +95,7 @@ func TestKilledAnywhere(t *testing.T) {
 				numbers := asWords[uint32](extents[tag].Bytes())
 				from := r.IntN(len(numbers))
 				n := r.IntN(len(numbers) - from + 1)
-				if err := f.Save(extents[tag], 4*from, 4*n); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, f.Save(extents[tag], 4*from, 4*n))
 				for i := from; i < from+n; i++ {
 					numbers[i] = r.Uint32()
 				}
@@ -122,9 +108,7 @@ func TestKilledAnywhere(t *testing.T) {
 						at = append(at, uint32(i))
 					}
 				}
-				if err := f.SaveAt(extents[tag], at, 4); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, f.SaveAt(extents[tag], at, 4))
 				for _, i := range at {
 					numbers[i] = r.Uint32()
 				}
@@ -143,9 +127,7 @@ func TestKilledAnywhere(t *testing.T) {
 	if _, err := Open(path); !errors.Is(err, ErrInUse) {
 		t.Fatalf("a file in use can be opened: %v", err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.Close())
 	found, err := read(path)
 	if err != nil || !found.equal(committed) {
 		t.Fatal("the file is not what it was when it was closed", err)
@@ -154,18 +136,12 @@ func TestKilledAnywhere(t *testing.T) {
 
 // What is freed is used again: a file does not grow for ever.
 func TestRoomIsUsedAgain(t *testing.T) {
-	f, err := Create(filepath.Join(t.TempDir(), "file"), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(Create(filepath.Join(t.TempDir(), "file"), Options{}))(t)
 	defer f.Close()
 	r := rand.New(rand.NewPCG(3, 3))
 	var kept []*Extent
 	for range 20_000 {
-		e, err := f.Alloc(kindNote, Tag{}, 1000+r.IntN(4000))
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := require.Value(f.Alloc(kindNote, Tag{}, 1000+r.IntN(4000)))(t)
 		if kept = append(kept, e); len(kept) > 100 {
 			f.Free(kept[0])
 			kept = kept[1:]
@@ -190,9 +166,7 @@ func TestNoRoomIsAnErrorBeforeMapping(t *testing.T) {
 		},
 		Give: func(n int) { used -= n },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for err == nil {
 		_, err = f.Alloc(kindNumbers, Tag{}, 100<<10)
 	}
@@ -208,27 +182,14 @@ func TestNoRoomIsAnErrorBeforeMapping(t *testing.T) {
 // A file that is cut off or changed where there are checksums is not believed.
 func TestDamagedFileIsNotBelieved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	f, err := Create(path, Options{Name: []byte("a worker")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := f.Alloc(kindNumbers, Tag{A: 1}, 4000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(Create(path, Options{Name: []byte("a worker")}))(t)
+	e := require.Value(f.Alloc(kindNumbers, Tag{A: 1}, 4000))(t)
 	f.Commit()
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	whole := require.Value(os.ReadFile(path))(t)
+	require.NoError(t, f.Close())
 	try := func(what string, want error, bad []byte) {
 		t.Helper()
-		if err := os.WriteFile(path, bad, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, bad, 0o600))
 		if l, err := Open(path); !errors.Is(err, want) {
 			t.Errorf("%s: %v, %v; want %v", what, l, err, want)
 		}
@@ -255,22 +216,11 @@ func TestDamagedFileIsNotBelieved(t *testing.T) {
 // FuzzRead: no file makes reading fail otherwise than by an error.
 func FuzzRead(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "file")
-	m, err := Create(path, Options{Name: []byte("x")})
-	if err != nil {
-		f.Fatal(err)
-	}
-	e, err := m.Alloc(kindNumbers, Tag{A: 1}, 400)
-	if err != nil {
-		f.Fatal(err)
-	}
+	m := require.Value(Create(path, Options{Name: []byte("x")}))(f)
+	e := require.Value(m.Alloc(kindNumbers, Tag{A: 1}, 400))(f)
 	m.Commit()
-	if err := m.SaveAt(e, []uint32{1, 5, 9}, 4); err != nil {
-		f.Fatal(err)
-	}
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, m.SaveAt(e, []uint32{1, 5, 9}, 4))
+	whole := require.Value(os.ReadFile(path))(f)
 	f.Add(whole[pageSize:pageSize+3000], uint64(1))
 	f.Fuzz(func(_ *testing.T, extents []byte, commit uint64) {
 		text := append(slices.Clone(whole[:pageSize]), make([]byte, (len(extents)+7)&^7)...)

@@ -5,23 +5,20 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A file that another process has taken over and removed, after it was opened here, is
 // not there: its residuals would be added twice.
 func TestRemovedFileIsNotThere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "left")
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := require.Value(os.Create(path))(t)
 	defer f.Close()
 	if err := linked(f); err != nil {
 		t.Errorf("a file that is there: %v", err)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(path))
 	if err := linked(f); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that was removed: %v, want %v", err, os.ErrNotExist)
 	}
@@ -34,23 +31,14 @@ func TestFileThatCannotBeRemovedIsMarked(t *testing.T) {
 	if err == nil {
 		err = f.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	l := require.Value(Open(path))(t)
 	// Another file is under its name for a while.
-	if err := errors.Join(os.Rename(path, path+".aside"), os.MkdirAll(filepath.Join(path, "not empty"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.Rename(path, path+".aside"), os.MkdirAll(filepath.Join(path, "not empty"), 0o700)))
 	if err := l.Remove(); err == nil {
 		t.Error("it was removed")
 	}
-	if err := errors.Join(os.RemoveAll(path), os.Rename(path+".aside", path)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.RemoveAll(path), os.Rename(path+".aside", path)))
 	if _, err := Open(path); !errors.Is(err, ErrTaken) {
 		t.Errorf("it is opened again with %v, want %v", err, ErrTaken)
 	}

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/codec/codectest"
 	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/test/codectest"
 )
 
 func BenchmarkQuantize(b *testing.B) {

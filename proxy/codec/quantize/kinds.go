@@ -18,13 +18,16 @@ func (r *room) bytes(n int) []byte {
 }
 
 // narrow returns a piece's numbers as float32, and the norm that they have then. Numbers of
-// 64 bits may lie outside of float32's range, so they are divided by their norm first,
+// 64 bits may lie outside of float32's range, so they are scaled by their norm first,
 // which then is 1; float32 numbers are returned as they are, without a copy.
 func (r *room) narrow(kind element.Kind, part []byte, norm float64) (floats []byte, itsNorm float32) {
 	floats = r.bytes(len(part) / kind.Size())
 	switch kind {
 	case element.Float64:
-		vector.Divide(floats, part, norm)
+		by, wide := 1/norm, unsafe.Slice((*float64)(unsafe.Pointer(unsafe.SliceData(part))), len(part)/8)
+		for i, v := range wide {
+			r[i&(piece-1)] = float32(v * by)
+		}
 		return floats, 1
 	case element.Float16:
 		vector.FromFloat16(floats, part)

@@ -28,51 +28,19 @@ import (
 // ErrCorrupt is wrapped by all errors of decoding.
 var ErrCorrupt = errors.New("quantize: corrupt values")
 
-// Norm selects the number that a bucket is divided by. The receiver does not need to know
-// which: the norm itself is sent.
-type Norm uint8
-
-const (
-	// MaxNorm is the largest magnitude: QSGD as its authors implemented it. It has the
-	// smaller variance.
-	MaxNorm Norm = iota
-	// L2Norm is the square root of the sum of squares: QSGD as its authors proved it.
-	L2Norm
-)
-
 // Config says how numbers are rounded.
 type Config struct {
 	Bits   int // for each number, its sign included: 1 to 8
 	Bucket int // numbers that share a norm: 8 to 65536
-	Norm   Norm
 	// Nearest rounds to the nearest level, without randomness. That minimizes each
 	// error, but the errors do not average out to zero. It takes 2 bits or more.
 	Nearest bool
 }
 
-// DefaultConfig is the setting of Alistarh et al. and of Sun et al.: 8 bits, a norm for 512
-// numbers.
-var DefaultConfig = Config{Bits: 8, Bucket: 512}
-
 const (
 	leastBucket = 8
 	mostBucket  = 1 << 16
 )
-
-// Validate returns the first fault of c.
-func (c Config) Validate() error {
-	switch {
-	case c.Bits < 1 || c.Bits > 8:
-		return fmt.Errorf("quantize: %d bits; it must be 1 to 8", c.Bits)
-	case c.Bucket < leastBucket || c.Bucket > mostBucket:
-		return fmt.Errorf("quantize: buckets of %d; it must be %d to %d", c.Bucket, leastBucket, mostBucket)
-	case c.Nearest && c.Bits < 2:
-		return fmt.Errorf("quantize: %d bits, to the nearest level; it must be 2 to 8", c.Bits)
-	case c.Norm > L2Norm:
-		return fmt.Errorf("quantize: unknown norm %d", c.Norm)
-	}
-	return nil
-}
 
 // piece is how many numbers are rounded at a time. As a multiple of 8 it ends with a whole
 // byte of codes at every width, so pieces can be appended one behind the other.
@@ -93,7 +61,7 @@ func (c Config) Append(dst []byte, kind element.Kind, values []byte, seed uint64
 		bucket := values[:min(len(values), c.Bucket*size)]
 		values = values[len(bucket):]
 		count := len(bucket) / size
-		norm, ok := c.normOf(kind, bucket)
+		norm, ok := normOf(kind, bucket)
 		switch {
 		case !ok:
 			dst = appendNorm(dst, kind, math.NaN())
@@ -110,23 +78,13 @@ func (c Config) Append(dst []byte, kind element.Kind, values []byte, seed uint64
 	return dst, asIs
 }
 
-// normOf returns the norm of a bucket as it goes on the wire; ok is false where the bucket
-// cannot be rounded. A norm of 0 is ok: all numbers of the bucket are zero, and it has no
+// normOf returns the norm of a bucket, the largest magnitude, as it goes on the wire; ok is
+// false where the bucket cannot be rounded. A norm of 0 is ok: all numbers of the bucket are zero, and it has no
 // codes.
-func (c Config) normOf(kind element.Kind, bucket []byte) (norm float64, ok bool) {
-	largest := vector.MaxMagnitude(kind, bucket)
-	if largest == 0 || largest-largest != 0 {
-		return 0, largest == 0
-	}
-	norm = largest
-	if c.Norm == L2Norm {
-		// Numbers are divided by the largest first, so that no square overflows.
-		sum := 0.0
-		for i := range len(bucket) / kind.Size() {
-			v := kind.At(bucket, i) / largest
-			sum += float64(v * v)
-		}
-		norm = max(float64(math.Sqrt(sum)*largest), largest)
+func normOf(kind element.Kind, bucket []byte) (norm float64, ok bool) {
+	norm = vector.MaxMagnitude(kind, bucket)
+	if norm == 0 || norm-norm != 0 {
+		return 0, norm == 0
 	}
 	// Codes are computed with the factor levels x 2^23 / norm, which must be finite, and
 	// the decoder multiplies by norm / levels, which must not vanish.

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/codec/codectest"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/test/codectest"
 )
 
 // activations are rows of so many normally distributed values; with scales, each row

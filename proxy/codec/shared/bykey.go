@@ -233,6 +233,9 @@ func (o *Outlet) putByKey(subject Subject, values []byte, keys *ByKeys, kind tab
 	began := s.now()
 	known, fresh, count, newKeys := k.appendFresh(s.known[:0], s.fresh[:0], keys.Keys, values)
 	s.known, s.fresh = known, fresh
+	if count*kind.width <= len(known) { // the bits would take more than they spare
+		count, fresh = 0, values
+	}
 	packed := binary.AppendUvarint(s.packed[:0], k.id)
 	packed = binary.AppendUvarint(packed, keys.Link)
 	packed = binary.AppendUvarint(packed, keys.Request)
@@ -267,7 +270,7 @@ func (o *Outlet) putByKey(subject Subject, values []byte, keys *ByKeys, kind tab
 
 // linkTime returns how many nanoseconds the link takes for a byte, or 0.
 func (s *Source) linkTime() float64 {
-	if s.perByte == nil || s.always {
+	if s.perByte == nil || s.trial == nil {
 		return 0
 	}
 	d, _ := s.perByte()

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // model is what a server answers in a step, of random numbers.
@@ -102,13 +104,44 @@ func TestKeysAreSharedWhileTheLaneBreaks(t *testing.T) {
 	t.Logf("%d lanes, %d bytes, %+v", p.made, bytes, c)
 }
 
+// Of each answer so few values are known that the bits which say so take more than these spare.
+func TestFewKeysAreSpared(t *testing.T) {
+	const steps, all, width = 20, 3000, 4
+	for _, same := range []int{1, all / 64, all/32 - 1, all / 32, all/32 + 1} {
+		p := newProxies(t, 8<<20)
+		l, other, begun := p.link(1, alive), p.link(2, alive), false // a lane is for several
+		p.expects(t)
+		var keys []byte
+		for key := range all {
+			keys = binary.LittleEndian.AppendUint64(keys, uint64(key)<<30)
+		}
+		referred := 0
+		for step := range uint64(steps) {
+			values := model(step+1, 1, all*width)[0]
+			copy(values, model(0, 1, same*width)[0][:same*width])
+			p.asked.keep(1, step, keys)
+			r, ok := l.out.Refer(Subject{Keys: all, Bytes: len(values), Last: step}, values, asTheyAre, &ByKeys{Keys: keys, Link: 1, Request: step, Pack: asTheyAre})
+			if ok {
+				referred++
+			}
+			l.says <- testMessage{isRef: ok, number: r.Number, want: values}
+			if err := l.hear(p.group.ID, &begun); err != nil {
+				t.Fatalf("%d of %d values known, step %d: %v", same, all, step, err)
+			}
+		}
+		l.close()
+		other.close()
+		if c := p.group.Counts(); referred < steps/2 || p.made != 1 {
+			t.Errorf("%d of %d values known: %d of %d answers went by the lane, of which %d were made; %+v", same, all, referred, steps, p.made, c)
+		}
+	}
+}
+
 // An answer whose table is lost with its lane while it is encoded is not put: the next lane's end has
 // another table.
 func TestTableLostMeanwhile(t *testing.T) {
 	s := NewSource(1<<20, nil)
-	if err := s.start(0, 1<<20); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.start(0, 1<<20))
 	o := s.Join(1, netip.AddrPort{})
 	subject, values := Subject{Keys: 3, Bytes: 24}, make([]byte, 24)
 	keys := &ByKeys{Keys: fuzzKeys, Link: 1, Request: 1, Pack: func([]byte) (byte, []byte) {

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 var fuzzKeys = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(make([]byte, 8), 7), 7<<40)
@@ -13,9 +15,7 @@ var fuzzKeys = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64
 // Whatever comes over a lane, a store keeps to its bound and fails with an error.
 func FuzzStore(f *testing.F) {
 	s := NewSource(1<<20, nil)
-	if err := s.start(0, 1<<20); err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, s.start(0, 1<<20))
 	o := s.Join(1, netip.AddrPort{})
 	for n, v := range model(1, 3, 40) {
 		o.put(Subject{First: uint64(n)}, v, Plain, nil, nil, true)
@@ -66,9 +66,7 @@ func FuzzSource(f *testing.F) {
 	f.Add([]byte{kindUsed, 1, 9})
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		s := NewSource(64<<10, nil)
-		if err := s.start(0, 32<<10); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.start(0, 32<<10))
 		o := s.Join(1, netip.AddrPort{})
 		for n, v := range model(1, 3, 40) {
 			o.put(Subject{First: uint64(n)}, v, Plain, nil, nil, true)

@@ -4,13 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,12 +37,10 @@ func newProxies(t *testing.T, most int) *proxies {
 	t.Helper()
 	p := &proxies{t: t, stores: NewStores(), from: Peer{1}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	life, end := context.WithCancel(context.Background())
 	p.life = life
-	p.group, err = NewGroup(most, nil, func(ctx context.Context, id ID) (net.Conn, error) {
+	p.group = require.Value(NewGroup(most, nil, func(ctx context.Context, id ID) (net.Conn, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.away {
@@ -62,10 +62,7 @@ func newProxies(t *testing.T, most int) *proxies {
 			}
 		})
 		return conn, nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	t.Cleanup(func() {
 		p.group.Close()
 		p.group.over.Wait()
@@ -149,17 +146,11 @@ func alive() bool { return true }
 func (p *proxies) expects(t *testing.T) {
 	t.Helper()
 	p.group.Expect(true)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	require.Eventually(t, "a lane is made", func() bool {
 		p.group.mu.Lock()
-		is := p.group.attached
-		p.group.mu.Unlock()
-		if is {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("no lane is made")
-		}
-	}
+		defer p.group.mu.Unlock()
+		return p.group.attached
+	})
 }
 
 // Four links pull a model at once, again and again, while the lane breaks: each gets the
@@ -234,9 +225,7 @@ func TestOneThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 	for step := range uint64(steps) {
 		for k, v := range model(step, keys, size) {
 			reads.answer(uint64(k), v)
-			if err := reads.hear(p.group.ID, &begun); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, reads.hear(p.group.ID, &begun))
 		}
 	}
 	<-first // all but so much of it waits
@@ -248,9 +237,7 @@ func TestOneThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 	}
 	begun = false
 	for range steps * keys { // and it reads it all at last
-		if err := stalled.hear(p.group.ID, &begun); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, stalled.hear(p.group.ID, &begun))
 	}
 	g.Wait()
 }
@@ -269,9 +256,7 @@ func TestLostLaneIsLostWithTheLink(t *testing.T) {
 	for _, l := range []*pair{whole, ended} {
 		l.answer(1, v)
 		begun := false
-		if err := l.hear(p.group.ID, &begun); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.hear(p.group.ID, &begun))
 	}
 	p.cut(true)
 	dead.Store(2, true)
@@ -301,20 +286,18 @@ func TestALinkThatEndsUnreadKeepsNothing(t *testing.T) {
 		t.Fatal("the answer is not shared")
 	}
 	ends.close()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	require.Await(t, "nothing of the link that has ended is kept", func() error {
 		p.group.mu.Lock()
+		defer p.group.mu.Unlock()
 		refs, outlets := 0, len(p.group.outlets)
 		for _, e := range p.group.entries {
 			refs += e.refs
 		}
-		p.group.mu.Unlock()
-		if refs == 0 && outlets == 1 {
-			return
+		if refs > 0 || outlets != 1 {
+			return fmt.Errorf("%d references are, and %d links", refs, outlets)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%d references of a link that has ended are kept, and %d links", refs, outlets)
-		}
-	}
+		return nil
+	})
 }
 
 // A number means something in its own group alone, to links of its own proxy.
@@ -364,9 +347,7 @@ func TestMoreIsGrantedForLargeValues(t *testing.T) {
 			if _, ok := l.answer(uint64(n), v); ok != (size <= 32<<20) {
 				t.Errorf("%d bytes of 64 MiB: shared %v", size, ok)
 			}
-			if err := l.hear(p.group.ID, &begun[i]); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, l.hear(p.group.ID, &begun[i]))
 		}
 	}
 	if c := p.group.Counts(); c.Sent != 2 || c.Referred != 2 || c.Plain[TooLarge] != 2 || len(c.Plain) != 1 {
@@ -428,9 +409,7 @@ func TestUnlikeValuesAreLeftAlone(t *testing.T) {
 	for n := range uint64(answers) {
 		for i, l := range []*pair{a, b} {
 			l.answer(1, model(n*2+uint64(i), 1, 8192)[0])
-			if err := l.hear(p.group.ID, &begun[i]); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, l.hear(p.group.ID, &begun[i]))
 		}
 	}
 	c := p.group.Counts()
@@ -447,19 +426,10 @@ func TestLaneThatIsReset(t *testing.T) {
 		want  error
 	}{"reset": {nil, nil}, "rubbish": {[]byte{99, 0}, ErrCorrupt}} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := require.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 			defer l.Close()
-			other, err := net.Dial("tcp", l.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			lane, err := l.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			other := require.Value(net.Dial("tcp", l.Addr().String()))(t)
+			lane := require.Value(l.Accept())(t)
 			stores, from := NewStores(), Peer{1}
 			stores.Open(from, 1, func() bool { return true })
 			served := make(chan error)
@@ -467,13 +437,9 @@ func TestLaneThatIsReset(t *testing.T) {
 			if _, err := other.Read(make([]byte, 1)); err != nil { // the lane has begun
 				t.Fatal(err)
 			}
-			if _, err := other.Write(c.bytes); err != nil {
-				t.Fatal(err)
-			}
+			require.Value(other.Write(c.bytes))(t)
 			if c.bytes == nil {
-				if err := other.(*net.TCPConn).SetLinger(0); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, other.(*net.TCPConn).SetLinger(0))
 				other.Close()
 			} else {
 				defer other.Close()

@@ -114,6 +114,15 @@ func (p *patience) end() {
 	}
 }
 
+// AnswersSeveral counts the link's process as one that is answered, and reports whether
+// others are, too.
+func (o *Outlet) AnswersSeveral() bool {
+	s := o.source
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answersSeveral(o)
+}
+
 // Least returns the size of the smallest values that are shared.
 func (o *Outlet) Least() int { return o.source.least }
 
@@ -129,10 +138,11 @@ func (o *Outlet) begin(subject Subject) (mayPut, ok bool) {
 		return false, false
 	}
 	s.countAnswer(subject.Bytes)
-	if s.trial.isPlain() {
+	if !s.trial.On() {
 		s.plain(Slower)
 		return false, false
 	}
+	s.trial.Use(1)
 	if !s.mayFit(subject.Bytes) {
 		s.plain(TooLarge)
 		return false, false

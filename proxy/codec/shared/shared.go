@@ -87,6 +87,7 @@ const (
 	Words              // by package keylist
 	Sparse             // by package sparsewords
 	ByKey              // the values of some keys: those that the other end has not, see bykey.go
+	Planes             // by package planes
 )
 
 // Reserver bounds memory; relay.Memory implements it. TryReserve counts n bytes that are

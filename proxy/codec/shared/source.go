@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/psidecar/psidecar/proxy/payoff"
 )
 
 // A Source is the sending end of a group: the values that the [Store] at the other end has,
@@ -56,9 +58,9 @@ type Source struct {
 	tight      bool                      // waiting for room was in vain, and none was made since
 	lessons    lessons
 	tables     map[tableKind]*tabled
-	tableBytes int  // of valid tables
-	always     bool // there are no trials
-	trial      trial
+	tableBytes int           // of valid tables
+	trial      *payoff.Trial // nil: values are shared in any case
+	speed      speed
 	counts     Counts
 	spare      spare
 	wake       func() // called with mu held when the lane is to be made, or to write its queue; must not block
@@ -181,8 +183,7 @@ func (o *Outlet) Close() {
 // sharing reports whether there is more than one process to share with, and a lane or the
 // hope of one. The caller holds s.mu.
 func (s *Source) sharing(o *Outlet) bool {
-	s.answered |= o.place
-	if s.answered == o.place && !s.expects {
+	if !s.answersSeveral(o) && !s.expects {
 		return false
 	}
 	if s.attached {
@@ -193,6 +194,13 @@ func (s *Source) sharing(o *Outlet) bool {
 		s.plain(NoLane)
 	}
 	return !s.begun
+}
+
+// answersSeveral counts the Outlet's process as one that is answered, and reports whether others
+// are, too. The caller holds s.mu.
+func (s *Source) answersSeveral(o *Outlet) bool {
+	s.answered |= o.place
+	return s.answered != o.place
 }
 
 // Expect says whether several processes are about to be answered. If so, and if the group

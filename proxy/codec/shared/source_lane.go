@@ -150,7 +150,7 @@ func (s *Source) wrote(all []frame, took time.Duration) {
 	defer s.mu.Unlock()
 	for _, f := range all {
 		if f.kind == kindPut {
-			s.trial.wrote(len(f.entry.onLane()), took)
+			s.speed.wrote(len(f.entry.onLane()), took)
 			// The time is that of the whole batch, and counts once.
 			took = 0
 		}

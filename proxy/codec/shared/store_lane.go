@@ -7,6 +7,7 @@ import (
 	"math/bits"
 
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
+	"github.com/psidecar/psidecar/proxy/codec/planes"
 	"github.com/psidecar/psidecar/proxy/codec/sparsewords"
 )
 
@@ -65,6 +66,7 @@ type laneReader struct {
 	packed []byte
 	words  keylist.WordDecoder
 	sparse sparsewords.Decoder
+	planes planes.Decoder
 	tables [maxTables]*table
 	fresh  []byte
 	// keysOf returns the keys of a request that is not answered yet, which do not change.
@@ -284,17 +286,27 @@ func (l *laneReader) unpack(form byte, values, packed []byte) error {
 		}
 		return nil
 	case Sparse:
-		size, err := l.sparse.Open(packed, len(values))
-		if err != nil || size != len(values) {
-			return corrupt("%d bytes of words of which most are equal for %d of values: %w", size, len(values), orCorrupt(err))
-		}
-		rest, err := l.sparse.Fill(values)
-		if err != nil || len(rest) > 0 {
-			return corrupt("%d bytes behind the values: %w", len(rest), orCorrupt(err))
-		}
-		return nil
+		return fillAll(&l.sparse, values, packed)
+	case Planes:
+		return fillAll(&l.planes, values, packed)
 	}
 	return corrupt("values of form %d", form)
+}
+
+// fillAll fills values with what a decoder makes of packed.
+func fillAll(d interface {
+	Open(src []byte, most int) (size int, err error)
+	Fill(out []byte) (rest []byte, err error)
+}, values, packed []byte) error {
+	size, err := d.Open(packed, len(values))
+	if err != nil || size != len(values) {
+		return corrupt("%d bytes for %d of values: %w", size, len(values), orCorrupt(err))
+	}
+	rest, err := d.Fill(values)
+	if err != nil || len(rest) > 0 {
+		return corrupt("%d bytes behind the values: %w", len(rest), orCorrupt(err))
+	}
+	return nil
 }
 
 func orCorrupt(err error) error {

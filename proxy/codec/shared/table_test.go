@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // lists are ascending lists of keys of a Zipf-like distribution, spread over all keys, with values
@@ -50,9 +52,7 @@ func TestTablesAgree(t *testing.T) {
 					t.Fatalf("%d bits, %d known, %d bytes", 8*len(known), count, len(fresh))
 				}
 				got := make([]byte, len(values[i]))
-				if err := there.fill(got, known, fresh, keys); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, there.fill(got, known, fresh, keys))
 				if !bytes.Equal(got, values[i]) {
 					t.Fatalf("width %d, %d sets: other values in list %d", width, 1<<setBits, i)
 				}
@@ -129,9 +129,7 @@ func BenchmarkTable(b *testing.B) {
 					if i == 0 {
 						there.clear()
 					}
-					if err := there.fill(got, done[i].known, done[i].fresh, all[i]); err != nil {
-						b.Fatal(err)
-					}
+					require.NoError(b, there.fill(got, done[i].known, done[i].fresh, all[i]))
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.keys), "ns/key")
 			})

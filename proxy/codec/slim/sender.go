@@ -35,19 +35,6 @@ func NewSender(kind element.Kind, n int, c Config) (*Sender, error) {
 	return &Sender{config: c, kind: kind, n: n, explorer: explorer{seed: c.Seed, size: size}}, nil
 }
 
-// Bytes is the memory that the sender keeps between rounds: its three masks. The values are
-// not counted; their buffer is bounded by what is sent.
-func (s *Sender) Bytes() int { return 3 * 8 * sparse.Words(s.n) }
-
-// Append appends a round: what is sent of values, the bytes of all numbers of the layer.
-func (s *Sender) Append(dst, values []byte) ([]byte, error) {
-	dst, selected, err := s.AppendHeader(dst, values)
-	if err != nil {
-		return nil, err
-	}
-	return sparse.AppendValues(dst, s.kind, selected.Values, true), nil
-}
-
 // AppendHeader appends a round without its values, for callers that code these themselves,
 // and returns what they are. The vector belongs to the sender and is valid until the next
 // call.
@@ -98,9 +85,6 @@ func (s *Sender) AppendHeaderBy(dst, weights, values []byte) (header []byte, sel
 	s.left--
 	return dst, &s.out, nil
 }
-
-// Renew has the next round choose a new core.
-func (s *Sender) Renew() { s.left = 0 }
 
 // selectCore is CoreSelection: the positions of the size largest magnitudes. Infinities and
 // NaNs count as larger than any number; of equal ones the first are taken, so that the core

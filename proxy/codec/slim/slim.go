@@ -82,20 +82,6 @@ type Receiver struct {
 // NewReceiver returns the receiver for a layer of at most most numbers.
 func NewReceiver(most int) *Receiver { return &Receiver{most: most} }
 
-// Decode reads what [Sender.Append] wrote and returns what follows it. The vector belongs
-// to the receiver and is valid until the next call.
-func (r *Receiver) Decode(src []byte) (v *sparse.Vector, rest []byte, err error) {
-	v, count, src, err := r.DecodeHeader(src)
-	if err != nil {
-		return nil, nil, err
-	}
-	v.Values, rest, err = sparse.DecodeValues(v.Values[:0], v.Kind, count, src)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	return v, rest, nil
-}
-
 // DecodeHeader reads what [Sender.AppendHeader] wrote. It returns a vector whose count
 // values are still missing; the caller decodes them. A failed round leaves the receiver
 // unusable.

@@ -3,6 +3,7 @@ package slim
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 var allKinds = []element.Kind{element.Float32, element.Float64, element.Float16, element.BFloat16}
@@ -68,10 +70,7 @@ func TestEqualsThePaper(t *testing.T) {
 			Alpha: alpha, Epsilon: alpha * rapid.SampledFrom([]float64{0, 0.3, 0.5, 1}).Draw(t, "epsilon"),
 			Rounds: rapid.IntRange(1, 4).Draw(t, "rounds"), Seed: rapid.Uint64().Draw(t, "seed"),
 		}
-		s, err := NewSender(kind, n, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := require.Value(NewSender(kind, n, c))(t)
 		r := NewReceiver(n)
 		rng := rand.New(rand.NewPCG(c.Seed, 7))
 		var core []int
@@ -81,10 +80,7 @@ func TestEqualsThePaper(t *testing.T) {
 			if round%c.Rounds == 0 {
 				core = coreOf(kind, values, coreSize)
 			}
-			wire, err := s.Append(nil, values)
-			if err != nil {
-				t.Fatal(err)
-			}
+			wire := require.Value(s.Append(nil, values))(t)
 			v, rest, err := r.Decode(append(wire, "after"...))
 			if err != nil || string(rest) != "after" {
 				t.Fatalf("round %d: %v, %q follows", round, err, rest)
@@ -115,10 +111,7 @@ func TestEqualsThePaper(t *testing.T) {
 func TestExplorerIsFair(t *testing.T) {
 	const n, rounds = 40, 20_000
 	for _, epsilon := range []float64{0.1, 0.6} {
-		s, err := NewSender(element.Float32, n, Config{Alpha: epsilon + 0.2, Epsilon: epsilon, Rounds: rounds, Seed: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := require.Value(NewSender(element.Float32, n, Config{Alpha: epsilon + 0.2, Epsilon: epsilon, Rounds: rounds, Seed: 3}))(t)
 		i := 0.0
 		values := layer(element.Float32, n, func() float64 { i++; return i })
 		counts := make([]int, n)
@@ -150,16 +143,10 @@ func TestSizes(t *testing.T) {
 	const n = 100_000
 	rng := rand.New(rand.NewPCG(1, 1))
 	c := Config{Alpha: 0.3, Epsilon: 0.15, Rounds: 20, Seed: 1}
-	s, err := NewSender(element.Float32, n, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Value(NewSender(element.Float32, n, c))(t)
 	total := 0
 	for range 20 {
-		wire, err := s.Append(nil, layer(element.Float32, n, rng.NormFloat64))
-		if err != nil {
-			t.Fatal(err)
-		}
+		wire := require.Value(s.Append(nil, layer(element.Float32, n, rng.NormFloat64)))(t)
 		total += len(wire)
 	}
 	share := float64(total) / (20 * 4 * n)
@@ -170,10 +157,7 @@ func TestSizes(t *testing.T) {
 }
 
 func TestNotFiniteIsInTheCore(t *testing.T) {
-	s, err := NewSender(element.Float32, 8, Config{Alpha: 0.25, Rounds: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Value(NewSender(element.Float32, 8, Config{Alpha: 0.25, Rounds: 1}))(t)
 	numbers := []float64{1, 2, math.NaN(), 3, math.Inf(-1), 4, 5, 6}
 	i := -1
 	_, v, err := s.AppendHeader(nil, layer(element.Float32, 8, func() float64 { i++; return numbers[i] }))
@@ -183,20 +167,14 @@ func TestNotFiniteIsInTheCore(t *testing.T) {
 }
 
 func TestRenew(t *testing.T) {
-	s, err := NewSender(element.Float32, 10, Config{Alpha: 0.1, Rounds: 100})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Value(NewSender(element.Float32, 10, Config{Alpha: 0.1, Rounds: 100}))(t)
 	r := NewReceiver(10)
 	for round := range 4 {
 		if round == 2 {
-			s.Renew()
+			s.left = 0
 		}
 		i := 0
-		wire, err := s.Append(nil, layer(element.Float32, 10, func() float64 { i++; return float64(i * (1 - round)) }))
-		if err != nil {
-			t.Fatal(err)
-		}
+		wire := require.Value(s.Append(nil, layer(element.Float32, 10, func() float64 { i++; return float64(i * (1 - round)) })))(t)
 		if _, _, err := r.Decode(wire); err != nil {
 			t.Fatal(err)
 		}
@@ -212,21 +190,12 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%+v was taken", c)
 		}
 	}
-	s, err := NewSender(element.Float32, 10, Config{Alpha: 0.5, Epsilon: 0.2, Rounds: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := require.Value(NewSender(element.Float32, 10, Config{Alpha: 0.5, Epsilon: 0.2, Rounds: 5}))(t)
 	if _, err := s.Append(nil, make([]byte, 36)); !errors.Is(err, ErrLength) {
 		t.Errorf("9 numbers for a layer of 10: %v", err)
 	}
-	first, err := s.Append(nil, make([]byte, 40))
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := s.Append(nil, make([]byte, 40))
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := require.Value(s.Append(nil, make([]byte, 40)))(t)
+	second := require.Value(s.Append(nil, make([]byte, 40)))(t)
 	full := slices.Clone(first) // its explorer has 2, its core 3
 	full[4] = 8
 	noBegin, noCore := slices.Clone(first), slices.Clone(first)
@@ -252,9 +221,7 @@ func TestRefused(t *testing.T) {
 
 func TestNothingIsAllocated(t *testing.T) {
 	s, err := NewSender(element.Float32, 5000, Config{Alpha: 0.3, Epsilon: 0.15, Rounds: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := NewReceiver(5000)
 	values := layer(element.Float32, 5000, rand.New(rand.NewPCG(2, 2)).NormFloat64)
 	var wire []byte
@@ -273,9 +240,7 @@ func TestNothingIsAllocated(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	for _, kind := range allKinds {
 		s, err := NewSender(kind, 100, Config{Alpha: 0.3, Epsilon: 0.15, Rounds: 2})
-		if err != nil {
-			f.Fatal(err)
-		}
+		require.NoError(f, err)
 		var rounds [2][]byte
 		rng := rand.New(rand.NewPCG(3, 3))
 		for i := range rounds {
@@ -302,4 +267,27 @@ func FuzzDecode(f *testing.F) {
 			v.Expand(make([]byte, v.N*v.Kind.Size()))
 		}
 	})
+}
+
+// Append appends a round: what is sent of values, the bytes of all numbers of the layer.
+func (s *Sender) Append(dst, values []byte) ([]byte, error) {
+	dst, selected, err := s.AppendHeader(dst, values)
+	if err != nil {
+		return nil, err
+	}
+	return sparse.AppendValues(dst, s.kind, selected.Values, true), nil
+}
+
+// Decode reads what [Sender.Append] wrote and returns what follows it. The vector belongs
+// to the receiver and is valid until the next call.
+func (r *Receiver) Decode(src []byte) (v *sparse.Vector, rest []byte, err error) {
+	v, count, src, err := r.DecodeHeader(src)
+	if err != nil {
+		return nil, nil, err
+	}
+	v.Values, rest, err = sparse.DecodeValues(v.Values[:0], v.Kind, count, src)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return v, rest, nil
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-
-	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
 // bitWriter appends bits to dst, lowest first. Its owner calls flush at the end. It does
@@ -66,7 +64,7 @@ func (w *bitWriter) rice(v uint64, r uint) {
 // into mostPut bits; the rest, which are rare if r suits the block, are put one by one.
 func (w *bitWriter) rices(values []uint64, r uint) {
 	var codes, widths [blockLen / 4]uint64
-	vector.RiceFours(codes[:], widths[:], values, r)
+	riceFours(codes[:], widths[:], values, r)
 	a, at, full := w.ahead, w.at, 0
 	for i, code := range codes[:len(values)/4] {
 		if width := widths[i]; width <= mostPut {

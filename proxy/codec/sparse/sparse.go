@@ -98,21 +98,36 @@ func (v *Vector) DecodeHeader(src []byte, most int) (count int, rest []byte, err
 	return DecodePositions(src[1+used:], v.Mask, v.N)
 }
 
-// Expand makes dst the whole vector: the values, and zeros elsewhere. dst has N numbers.
+// Expand makes dst the whole vector: the values, and zeros elsewhere. dst has N numbers, the last of
+// which may be Values: no value is overwritten before it has been read.
 func (v *Vector) Expand(dst []byte) {
-	clear(dst)
-	v.Merge(dst)
+	word := 64 * v.Kind.Size() // the size of what a word of Mask stands for
+	whole := (len(dst) - len(v.Values)) / word
+	clear(dst[:whole*word])
+	values := v.Values[v.Mask[:whole].Count()*v.Kind.Size():]
+	v.scatter(v.Mask[:whole], dst, v.Values)
+	var part [64 * 8]byte
+	for i := whole; i < len(v.Mask); i++ {
+		n := copy(part[:], values[:v.Mask[i:i+1].Count()*v.Kind.Size()])
+		values = values[n:]
+		to := dst[i*word : min((i+1)*word, len(dst))]
+		clear(to)
+		v.scatter(v.Mask[i:i+1], to, part[:n])
+	}
 }
 
 // Merge puts the values into dst, which has N numbers, and leaves all others as they are.
-func (v *Vector) Merge(dst []byte) {
+func (v *Vector) Merge(dst []byte) { v.scatter(v.Mask, dst, v.Values) }
+
+// scatter puts values to the positions of a mask in dst.
+func (v *Vector) scatter(m Mask, dst, values []byte) {
 	switch v.Kind.Size() {
 	case 2:
-		v.Mask.scatter2(dst, v.Values)
+		m.scatter2(dst, values)
 	case 4:
-		v.Mask.scatter4(dst, v.Values)
+		m.scatter4(dst, values)
 	default:
-		v.Mask.scatter8(dst, v.Values)
+		m.scatter8(dst, values)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
-	"github.com/psidecar/psidecar/proxy/codec/vector"
 )
 
 // valueBlock is how many values share a coding of their exponents.
@@ -70,7 +69,7 @@ func (l layout) choose(numbers []uint64, least, most uint64) (best coding, fewes
 	if width <= 1 {
 		return best, fewest
 	}
-	up, down := vector.Halvings(numbers, low, high, l.rest)
+	up, down := halvings(numbers, low, high, l.rest)
 	for r := range up {
 		// Every code has its one and its low bits; the zeros are the differences without
 		// these bits, summed.
@@ -101,7 +100,7 @@ type writeRoom struct {
 // exponent's bits are saved: 8 of 32 for float32.
 func (l layout) appendBlock(dst, values []byte, r *writeRoom) []byte {
 	numbers := r.numbers[:len(values)/l.kind.Size()]
-	least, most := vector.Rotate(l.kind, numbers, values)
+	least, most := rotate(l.kind, numbers, values)
 	c, bits := l.choose(numbers, least, most)
 	dst = append(dst, byte(c.way)<<4|byte(c.param), byte(c.base))
 	if l.exponent > 8 {
@@ -125,7 +124,7 @@ func (w *bitWriter) fixed(numbers, fours []uint64, c coding, rest uint) {
 	switch {
 	case width <= mostPut/4:
 		fours = fours[:len(numbers)/4]
-		vector.FixedFours(fours, numbers, base, rest, c.param)
+		fixedFours(fours, numbers, base, rest, c.param)
 		for _, four := range fours {
 			a, full = a.put(w.dst[at:], four, 4*width)
 			at += full
@@ -152,7 +151,7 @@ func (w *bitWriter) variable(numbers []uint64, room *writeRoom, c coding, rest u
 	}
 	r, others := c.param&63, uint64(1)<<rest-1
 	codes, widths := room.codes[:len(numbers)/2], room.widths[:len(numbers)/2]
-	vector.RiceTwos(codes, widths, numbers, c.base, down, rest, r)
+	riceTwos(codes, widths, numbers, c.base, down, rest, r)
 	each := func(numbers []uint64) {
 		for _, v := range numbers {
 			w.rice((v>>rest-c.base^down)-down, r)
@@ -298,7 +297,9 @@ func (l layout) store(dst []byte, numbers []uint64) []byte {
 			binary.LittleEndian.PutUint16(to[2*i:], bits.RotateLeft16(uint16(v), -1))
 		}
 	case 4:
-		vector.Unrotate32(to, numbers)
+		for i, v := range numbers {
+			binary.LittleEndian.PutUint32(to[4*i:], bits.RotateLeft32(uint32(v), -1))
+		}
 	default:
 		for i, v := range numbers {
 			binary.LittleEndian.PutUint64(to[8*i:], bits.RotateLeft64(v, -1))

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // gradient is n float32 numbers of which a share is not zero.
@@ -26,14 +28,9 @@ func decode(t testing.TB, src []byte, most int) (body, rest []byte) {
 	t.Helper()
 	var d Decoder
 	size, err := d.Open(src, most)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	out := bytes.Repeat([]byte{0xaa}, size)
-	rest, err = d.Fill(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rest = require.Value(d.Fill(out))(t)
 	return out, rest
 }
 
@@ -162,9 +159,7 @@ func BenchmarkCodec(b *testing.B) {
 						if err == nil {
 							_, err = d.Fill(out)
 						}
-						if err != nil {
-							b.Fatal(err)
-						}
+						require.NoError(b, err)
 					}
 				})
 			}

@@ -5,9 +5,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/codec/codectest"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/test/codectest"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // opposites are two gradients of the given size in MiB, of which one is the
@@ -40,18 +41,9 @@ func unlike(mib int) [2][]byte {
 func BenchmarkEncode(b *testing.B) {
 	for _, kind := range allKinds {
 		for _, mib := range codectest.MiB {
-			for _, exact := range []bool{false, true} {
-				if exact && kind == element.Float64 {
-					continue // it is anyway
-				}
-				name := fmt.Sprintf("%v/%dMiB/0.99", kind, mib)
-				if exact {
-					name += "/exact"
-				}
-				b.Run(name, func(b *testing.B) {
-					benchmarkEncode(b, opposites(kind, mib), kind, Config{Sparsity: 0.99, Lifespan: 1 << 30, Exact: exact})
-				})
-			}
+			b.Run(fmt.Sprintf("%v/%dMiB/0.99", kind, mib), func(b *testing.B) {
+				benchmarkEncode(b, opposites(kind, mib), kind, Config{Sparsity: 0.99, Lifespan: 1 << 30})
+			})
 		}
 	}
 	for _, mib := range codectest.MiB {
@@ -72,17 +64,12 @@ func BenchmarkEncodeRenewing(b *testing.B) {
 }
 
 func benchmarkEncode(b *testing.B, gradients [2][]byte, kind element.Kind, c Config) {
-	l, err := NewLayer(kind, len(gradients[0])/kind.Size(), c)
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := require.Value(NewLayer(kind, len(gradients[0])/kind.Size(), c))(b)
 	var w Workspace
 	var out sparse.Vector
 	var wire []byte
 	codectest.BesideCopy(b, gradients[:], func(g []byte) {
-		if err := l.Compress(&w, &out, g); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, l.Compress(&w, &out, g))
 		wire = out.Append(wire[:0])
 	})
 	b.ReportMetric(float64(len(gradients[0]))/float64(len(wire)), "times-fewer")
@@ -102,15 +89,10 @@ func BenchmarkDecode(b *testing.B) {
 
 func benchmarkDecode(b *testing.B, kind element.Kind, mib int, sparsity float64) {
 	gradients := opposites(kind, mib)
-	l, err := NewLayer(kind, len(gradients[0])/kind.Size(), Config{Sparsity: sparsity, Lifespan: 1 << 30})
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := require.Value(NewLayer(kind, len(gradients[0])/kind.Size(), Config{Sparsity: sparsity, Lifespan: 1 << 30}))(b)
 	var w Workspace
 	var out, got sparse.Vector
-	if err := l.Compress(&w, &out, gradients[0]); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, l.Compress(&w, &out, gradients[0]))
 	wire := out.Append(nil)
 	whole := make([]byte, len(gradients[0]))
 	codectest.BesideCopy(b, gradients[:], func([]byte) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // What waits ends with the push that was named, and not before.
@@ -14,10 +15,7 @@ func TestEnd(t *testing.T) {
 	for _, c := range []struct{ end, ending int }{{50, 20}, {50, 50}, {50, 0}, {1, 1}} {
 		config := DefaultConfig
 		config.End, config.Ending = c.end, c.ending
-		l, err := NewLayer(element.Float32, 5000, config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := require.Value(NewLayer(element.Float32, 5000, config))(t)
 		var w Workspace
 		var out sparse.Vector
 		g := make([]byte, 4*5000)
@@ -25,9 +23,7 @@ func TestEnd(t *testing.T) {
 			for i := range 5000 {
 				element.Float32.Put(g, i, r.NormFloat64())
 			}
-			if err := l.Compress(&w, &out, g); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, l.Compress(&w, &out, g))
 			left, _ := l.Residual()
 			if (left == 0) != (push > c.end) {
 				t.Fatalf("end %d over %d: %d numbers wait after push %d", c.end, c.ending, left, push)

@@ -48,8 +48,8 @@ func NewLayer(kind element.Kind, n int, c Config) (*Layer, error) {
 		return nil, fmt.Errorf("threshold: a layer of %d numbers of %v", n, kind)
 	}
 	l := &Layer{kind: kind, config: c, n: n, due: true}
-	if ResidualSize(kind, c.Exact) == 8 {
-		l.residual = newWide(kind, n)
+	if kind == element.Float64 {
+		l.residual = newWide(n)
 	} else {
 		l.residual = newNarrow(kind, n)
 	}
@@ -63,7 +63,7 @@ func (l *Layer) Len() int { return l.n }
 func (l *Layer) Kind() element.Kind { return l.kind }
 
 // Bytes is the memory of the residual.
-func (l *Layer) Bytes() int { return l.n * ResidualSize(l.kind, l.config.Exact) }
+func (l *Layer) Bytes() int { return l.n * ResidualSize(l.kind) }
 
 // Stats returns what the layer did.
 func (l *Layer) Stats() Stats { return l.stats }
@@ -83,14 +83,14 @@ func (l *Layer) Holds(from, to int) bool { return l.residual.holds(from, to) }
 func (l *Layer) AppendResidual(dst []byte) []byte { return append(dst, l.residual.bytes()...) }
 
 // AddResidual adds numbers that AppendResidual or TakeResidual wrote, of a layer of the
-// same kind and precision, to those at the positions, each of which occurs once, or to all
+// same kind, to those at the positions, each of which occurs once, or to all
 // if at is nil. On an error nothing has changed.
 func (l *Layer) AddResidual(at []uint32, b []byte) error {
 	n := len(at)
 	if at == nil {
 		n = l.n
 	}
-	if size := ResidualSize(l.kind, l.config.Exact); len(b) != n*size {
+	if size := ResidualSize(l.kind); len(b) != n*size {
 		return fmt.Errorf("threshold: %w: a residual of %d bytes for %d numbers of %d", ErrLength, len(b), n, size)
 	}
 	for _, i := range at {
@@ -113,14 +113,10 @@ func (l *Layer) TakeResidual(dst []byte, at []uint32) []byte { return l.residual
 func (l *Layer) Move(memory []byte) { l.residual.move(memory) }
 
 // SetConfig changes how the layer is compressed from the next push on, which renews the
-// threshold. The residual stays. Exact cannot change.
+// threshold. The residual stays.
 func (l *Layer) SetConfig(c Config) error {
 	if err := c.Validate(); err != nil {
 		return err
-	}
-	if ResidualSize(l.kind, c.Exact) != ResidualSize(l.kind, l.config.Exact) {
-		return fmt.Errorf("threshold: exact %v cannot become %v while a layer is in use; flush it and make a new one",
-			l.config.Exact, c.Exact)
 	}
 	l.config, l.due, l.since, l.begun = c, true, 0, l.age
 	return nil
@@ -202,10 +198,7 @@ func (l *Layer) push(w *Workspace, out *sparse.Vector, r residual, g []byte) {
 	l.since++
 	l.age++
 	l.stats.Pushes++
-	l.stats.Values += uint64(n)
-	if drain {
-		l.stats.Drains++
-	} else {
+	if !drain {
 		l.judge(out.Count(), n)
 	}
 }
@@ -232,7 +225,6 @@ func (l *Layer) renew(w *Workspace, out *sparse.Vector, r residual, g []byte, dr
 		l.tau = r.choose(&w.selector, share)
 	}
 	l.due, l.since, l.renewed = false, 0, l.age
-	l.stats.Renewals++
 	if limit := l.limit(drain); ok && least <= limit { // line 9
 		out.At = r.keep(out.At, limit, out.Mask)
 	} else {
@@ -247,7 +239,6 @@ func (l *Layer) moveNumbers(w *Workspace, out *sparse.Vector, r residual, from i
 	at := out.At[from:]
 	var nonFinite int
 	out.Values, nonFinite = r.take(w, at, out.Values)
-	l.stats.Sent += uint64(len(at))
 	l.stats.NonFinite += uint64(nonFinite)
 }
 

@@ -21,7 +21,7 @@ type literal struct {
 
 func newLiteral(kind element.Kind, n int, c Config) *literal {
 	round := func(v float64) float64 { return float64(float32(v)) }
-	if ResidualSize(kind, c.Exact) == 8 {
+	if kind == element.Float64 {
 		round = func(v float64) float64 { return v }
 	}
 	return &literal{kind: kind, round: round, eta: c.Sparsity, life: c.Lifespan, error: make([]float64, n)}

@@ -60,12 +60,11 @@ type narrow struct {
 
 // wide is a residual of float64 numbers.
 type wide struct {
-	kind element.Kind
-	e    []float64
+	e []float64
 }
 
 func newNarrow(kind element.Kind, n int) *narrow { return &narrow{kind, inLargePages[float32](n)} }
-func newWide(kind element.Kind, n int) *wide     { return &wide{kind, inLargePages[float64](n)} }
+func newWide(n int) *wide                        { return &wide{inLargePages[float64](n)} }
 
 func (r *narrow) add(first, end int, g []byte, limit float64, mask []uint64, at []uint32) []uint32 {
 	e, tau := r.e[first:end], atLeastSmallest(limit)
@@ -80,23 +79,13 @@ func (r *narrow) add(first, end int, g []byte, limit float64, mask []uint64, at 
 }
 
 func (r *wide) add(first, end int, g []byte, limit float64, mask []uint64, at []uint32) []uint32 {
-	e := r.e[first:end]
-	switch r.kind {
-	case element.Float64:
-		return vector.AddFloat64(e, g, limit, mask, at, first)
-	case element.Float32:
-		return vector.AddFloat32To64(e, g, limit, mask, at, first)
-	case element.Float16:
-		return vector.AddFloat16To64(e, g, limit, mask, at, first)
-	default:
-		return vector.AddBFloat16To64(e, g, limit, mask, at, first)
-	}
+	return vector.AddFloat64(r.e[first:end], g, limit, mask, at, first)
 }
 
 func (r *narrow) sum(i int, g []byte) float64 {
 	return float64(r.e[i] + float32(r.kind.At(g, i)))
 }
-func (r *wide) sum(i int, g []byte) float64 { return r.e[i] + r.kind.At(g, i) }
+func (r *wide) sum(i int, g []byte) float64 { return r.e[i] + element.Float64.At(g, i) }
 
 // atLeastSmallest returns the limit as a float32. The least positive number of float64
 // rounds to zero there, so that float32's takes its place.
@@ -105,11 +94,11 @@ func atLeastSmallest(limit float64) float32 {
 }
 
 func (r *narrow) compare(limit float64, mask []uint64, at []uint32) []uint32 {
-	return vector.CompareFloat32(r.e, atLeastSmallest(limit), mask, at, 0)
+	return vector.Compare(r.e, atLeastSmallest(limit), mask, at, 0)
 }
 
 func (r *wide) compare(limit float64, mask []uint64, at []uint32) []uint32 {
-	return vector.CompareFloat64(r.e, limit, mask, at, 0)
+	return vector.Compare(r.e, limit, mask, at, 0)
 }
 
 func (r *narrow) keep(at []uint32, limit float64, mask []uint64) []uint32 {
@@ -160,7 +149,7 @@ func (r *narrow) gather(w *Workspace, at []uint32) residual {
 }
 
 func (r *wide) gather(w *Workspace, at []uint32) residual {
-	w.wide.kind, w.wide.e = r.kind, slices.Grow(w.wide.e[:0], len(at))[:len(at)]
+	w.wide.e = slices.Grow(w.wide.e[:0], len(at))[:len(at)]
 	for i, p := range at {
 		w.wide.e[i] = r.e[p]
 	}
@@ -180,7 +169,7 @@ func (r *narrow) slice(w *Workspace, first, n int) residual {
 }
 
 func (r *wide) slice(w *Workspace, first, n int) residual {
-	w.run.wide = wide{r.kind, r.e[first : first+n : first+n]}
+	w.run.wide = wide{r.e[first : first+n : first+n]}
 	return &w.run.wide
 }
 

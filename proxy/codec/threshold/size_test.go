@@ -5,6 +5,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // Bytes on the wire for the gradient of a large layer: at least 80 times fewer
@@ -14,15 +15,10 @@ func TestBytesOnTheWire(t *testing.T) {
 		{0.95, 16, 20}, {0.99, 80, 100}, {0.999, 800, 1000},
 	} {
 		g := opposites(element.Float32, 4)[0]
-		l, err := NewLayer(element.Float32, len(g)/4, Config{Sparsity: c.sparsity, Lifespan: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := require.Value(NewLayer(element.Float32, len(g)/4, Config{Sparsity: c.sparsity, Lifespan: 1}))(t)
 		var w Workspace
 		var out sparse.Vector
-		if err := l.Compress(&w, &out, g); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.Compress(&w, &out, g))
 		all, positions := len(out.Append(nil)), len(out.AppendHeader(nil))
 		times := float64(len(g)) / float64(all)
 		without := float64(len(g)) / float64(all-positions)

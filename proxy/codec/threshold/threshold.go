@@ -13,11 +13,8 @@
 //
 // Let W be the sum of gradient and residual as computed, S the values sent and E the new
 // residual. Then W = S + E always holds, without rounding. W itself is rounded to the
-// residual's precision, once for each push: that is all that can get lost. [Config.Exact]
-// keeps residuals of float32 gradients as float64: then for each number the sum of the
-// gradients in float64 is S + E in float64, exactly as long as the gradients lie within
-// 2^29 of each other and of their sum (no addition rounds), and within the rounding of
-// float64 otherwise. Residuals of 16-bit gradients are float32, and float64 with Exact.
+// residual's precision, once for each push: that is all that can get lost. Residuals of
+// float64 gradients are float64, all others float32.
 package threshold
 
 import (
@@ -51,9 +48,6 @@ type Config struct {
 	// waits; 0: none. In the Ending pushes before it the share that is sent rises
 	// exponentially to all, since at once too much stale gradient would be sent.
 	End, Ending int
-	// Exact keeps the residual in float64; see the package comment. It takes twice the
-	// memory.
-	Exact bool
 	// Seed makes draining differ between layers.
 	Seed uint64
 }
@@ -87,16 +81,12 @@ var ErrLength = errors.New("a gradient of another length than its layer")
 // Stats counts what a layer has done since it was made.
 type Stats struct {
 	Pushes    uint64 // calls of Compress and CompressAt
-	Renewals  uint64 // thresholds computed
-	Drains    uint64 // pushes that emptied the residual
-	Values    uint64 // numbers that came in
-	Sent      uint64 // numbers that went out, flushes included
-	NonFinite uint64 // of these, NaNs and infinities
+	NonFinite uint64 // NaNs and infinities that went out
 }
 
 // ResidualSize returns how many bytes the residual of one number takes.
-func ResidualSize(kind element.Kind, exact bool) int {
-	if kind == element.Float64 || exact {
+func ResidualSize(kind element.Kind) int {
+	if kind == element.Float64 {
 		return 8
 	}
 	return 4

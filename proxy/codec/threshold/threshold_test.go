@@ -12,6 +12,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 var allKinds = []element.Kind{element.Float32, element.Float64, element.Float16, element.BFloat16}
@@ -75,20 +76,14 @@ func TestEqualsThePaper(t *testing.T) {
 		c := Config{
 			Sparsity: rapid.SampledFrom([]float64{0, 0.1, 0.5, 0.9, 0.99}).Draw(t, "sparsity"),
 			Lifespan: rapid.IntRange(1, 4).Draw(t, "lifespan"),
-			Exact:    rapid.Bool().Draw(t, "exact"),
 		}
-		l, err := NewLayer(kind, n, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := require.Value(NewLayer(kind, n, c))(t)
 		paper := newLiteral(kind, n, c)
 		var w Workspace
 		var out sparse.Vector
 		for push := range rapid.IntRange(1, 8).Draw(t, "pushes") {
 			g := gradients(t, n)
-			if err := l.Compress(&w, &out, bytesOf(kind, g)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, l.Compress(&w, &out, bytesOf(kind, g)))
 			sent := paper.push(g)
 			if l.Threshold() != paper.tau {
 				t.Fatalf("push %d: threshold %g, want %g", push, l.Threshold(), paper.tau)
@@ -114,10 +109,7 @@ func TestContraction(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 300).Draw(t, "n")
 		sparsity := rapid.Float64Range(0, 0.999).Draw(t, "sparsity")
-		l, err := NewLayer(element.Float32, n, Config{Sparsity: sparsity, Lifespan: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := require.Value(NewLayer(element.Float32, n, Config{Sparsity: sparsity, Lifespan: 1}))(t)
 		var w Workspace
 		var out sparse.Vector
 		for range 3 {
@@ -128,9 +120,7 @@ func TestContraction(t *testing.T) {
 				v := float64(float32(e + g[i]))
 				total.Add(total, big.NewFloat(v*v))
 			}
-			if err := l.Compress(&w, &out, b); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, l.Compress(&w, &out, b))
 			kept := new(big.Float)
 			for _, v := range whole(&out) {
 				kept.Add(kept, big.NewFloat(v*v))
@@ -151,29 +141,19 @@ func TestCompressAt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom(allKinds).Draw(t, "kind")
 		n := rapid.IntRange(1, 60).Draw(t, "n")
-		c := Config{Sparsity: 0.7, Lifespan: 2, Exact: rapid.Bool().Draw(t, "exact")}
+		c := Config{Sparsity: 0.7, Lifespan: 2}
 		at := make([]uint32, n)
 		for i := range at {
 			at[i] = uint32(i*7 + 3)
 		}
-		part, err := NewLayer(kind, 7*n+3, c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		alone, err := NewLayer(kind, n, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		part := require.Value(NewLayer(kind, 7*n+3, c))(t)
+		alone := require.Value(NewLayer(kind, n, c))(t)
 		var w Workspace
 		var got, want sparse.Vector
 		for range 5 {
 			g := bytesOf(kind, gradients(t, n))
-			if err := part.CompressAt(&w, &got, at, g); err != nil {
-				t.Fatal(err)
-			}
-			if err := alone.Compress(&w, &want, g); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, part.CompressAt(&w, &got, at, g))
+			require.NoError(t, alone.Compress(&w, &want, g))
 			if !slices.Equal(got.Mask, want.Mask) || !slices.Equal(got.Values, want.Values) {
 				t.Fatalf("sent %v, alone %v", whole(&got), whole(&want))
 			}
@@ -195,14 +175,8 @@ func TestPositionsInLine(t *testing.T) {
 		t.Run(kind.String(), func(t *testing.T) {
 			c := DefaultConfig
 			c.Sparsity = 0.9
-			line, err := NewLayer(kind, n, c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			mixed, err := NewLayer(kind, n, c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			line := require.Value(NewLayer(kind, n, c))(t)
+			mixed := require.Value(NewLayer(kind, n, c))(t)
 			r := rand.New(rand.NewPCG(9, 9))
 			w := new(Workspace)
 			for range 50 {
@@ -217,12 +191,8 @@ func TestPositionsInLine(t *testing.T) {
 					kind.Put(backG, size-1-i, v)
 				}
 				var a, b sparse.Vector
-				if err := line.CompressAt(w, &a, at, g); err != nil {
-					t.Fatal(err)
-				}
-				if err := mixed.CompressAt(new(Workspace), &b, backwards, backG); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, line.CompressAt(w, &a, at, g))
+				require.NoError(t, mixed.CompressAt(new(Workspace), &b, backwards, backG))
 				sent, back := make([]byte, len(g)), make([]byte, len(g))
 				a.Expand(sent)
 				b.Expand(back)
@@ -237,12 +207,8 @@ func TestPositionsInLine(t *testing.T) {
 				for i := range some {
 					kind.Put(three, i, r.NormFloat64())
 				}
-				if err := line.CompressAt(w, &a, some, three); err != nil {
-					t.Fatal(err)
-				}
-				if err := mixed.CompressAt(new(Workspace), &b, some, three); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, line.CompressAt(w, &a, some, three))
+				require.NoError(t, mixed.CompressAt(new(Workspace), &b, some, three))
 				if !bytes.Equal(line.AppendResidual(nil), mixed.AppendResidual(nil)) {
 					t.Fatal("the residuals differ")
 				}

@@ -21,17 +21,8 @@ type Sender struct {
 	bytes  int
 	number byte // of answers so far
 	diff   sparse.Vector
-	stats  Stats
-}
-
-// Stats counts what a sender did.
-type Stats struct {
-	Whole     uint64 // answers sent whole, and kept
-	Changes   uint64 // answers of which only changes were sent
-	Refused   uint64 // answers too large to keep
-	Forgotten uint64 // answers evicted to make room for others
-	Values    uint64 // numbers in answers of which changes were sent
-	Changed   uint64 // of these, numbers that had changed
+	// changed counts the numbers that were sent as changes.
+	changed uint64
 }
 
 // answer holds the values last sent for a name.
@@ -46,11 +37,8 @@ func NewSender(l Limits) *Sender {
 	return &Sender{limits: l, kept: make(map[uint64]*list.Element), recent: list.New()}
 }
 
-// Bytes is the size of all values kept.
-func (s *Sender) Bytes() int { return s.bytes }
-
-// Stats returns what the sender did.
-func (s *Sender) Stats() Stats { return s.stats }
+// Changed returns how many numbers were sent in answers of which only changes were sent.
+func (s *Sender) Changed() uint64 { return s.changed }
 
 // Knows reports whether an answer of that name is kept.
 func (s *Sender) Knows(name uint64) bool { return s.kept[name] != nil }
@@ -66,7 +54,6 @@ func (s *Sender) Append(dst []byte, name uint64, kind element.Kind, values []byt
 		kind = element.BFloat16
 	}
 	if len(values) == 0 || len(values)%kind.Size() != 0 || len(values) > s.limits.Bytes || s.limits.Answers < 1 {
-		s.stats.Refused++
 		return dst, false
 	}
 	if e := s.kept[name]; e != nil {
@@ -85,9 +72,7 @@ func (s *Sender) appendChanges(dst []byte, a *answer, kind element.Kind, values 
 	vector.Differ(kind, a.values, values, s.diff.Mask)
 	s.diff.Gather(values)
 	copy(a.values, values)
-	s.stats.Changes++
-	s.stats.Values += uint64(s.diff.N)
-	s.stats.Changed += uint64(s.diff.Count())
+	s.changed += uint64(s.diff.Count())
 	dst = append(dst, byte(formChanges), s.number)
 	s.number++
 	dst = binary.AppendUvarint(dst, uint64(a.slot))
@@ -105,7 +90,6 @@ func (s *Sender) appendWhole(dst []byte, name uint64, values []byte, old *list.E
 	}
 	// The answer fits the limits by itself, so that this ends before nothing is left.
 	for s.bytes+len(values) > s.limits.Bytes || len(s.kept) >= s.limits.Answers {
-		s.stats.Forgotten++
 		dst = s.dropAnswer(dst, s.recent.Back())
 	}
 	a := &answer{name: name, slot: s.slots, values: append([]byte(nil), values...)}
@@ -116,7 +100,6 @@ func (s *Sender) appendWhole(dst []byte, name uint64, values []byte, old *list.E
 	}
 	s.kept[name] = s.recent.PushFront(a)
 	s.bytes += len(values)
-	s.stats.Whole++
 	dst = append(dst, slotEnd)
 	dst = binary.AppendUvarint(dst, uint64(a.slot))
 	dst = binary.AppendUvarint(dst, uint64(len(values)))

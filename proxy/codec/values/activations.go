@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/rows"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // activates reports whether the rule thresholds activations.

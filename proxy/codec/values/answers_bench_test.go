@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // BenchmarkAnswers is a pull's answer from message to link and back to the message,
@@ -47,9 +49,7 @@ func benchmarkAnswers(b *testing.B, n int, rule Rule) {
 	}
 	spent := func() time.Duration {
 		var t unix.Timespec
-		if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t))
 		return time.Duration(t.Nano())
 	}
 	for _, f := range [][][]byte{frames[0], frames[1], frames[0]} {

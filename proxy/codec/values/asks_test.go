@@ -8,6 +8,7 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // paired are two ends, a worker and its links, after so many pulls and pushes that its
@@ -245,9 +246,7 @@ func TestActivationsCombine(t *testing.T) {
 	l := relay.Link{ID: 1, Dialer: relay.Instance{1}, Acceptor: relay.Instance{2}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory}
 	offer := fmt.Sprintf(`{"formats":%d,"compact":%s,"wire":true}`, formats, compact.New(compact.DefaultLimits).Offer())
 	s, r, err := e.worker.Open(l, []byte(offer))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer s.Close()
 	defer r.Close()
 	head, _, _ := s.Encode(nil, message((request{pull: true, keys: q.keys}).frames()))
@@ -256,18 +255,18 @@ func TestActivationsCombine(t *testing.T) {
 	}
 }
 
-// Sides of keys are remembered of so many at least, of no more than twice as many, and
+// Marks are remembered of so many at least, of no more than twice as many, and
 // within the bound of memory.
-func TestRolesOfKeysAreBounded(t *testing.T) {
+func TestMarksOfKeysAreBounded(t *testing.T) {
 	b := &budget{limit: 1 << 30}
-	var r roles
-	for key := range uint64(5 * mostRoles / 2) {
+	var r marks
+	for key := range uint64(5 * mostMarks / 2) {
 		r.note(key, key%2 == 0, b)
 	}
-	if n := len(r.now) + len(r.before); n > 2*mostRoles || int(b.used.Load()) != n*roleBytes {
+	if n := len(r.now) + len(r.before); n > 2*mostMarks || int(b.used.Load()) != n*markBytes {
 		t.Errorf("%d keys take %d bytes", n, b.used.Load())
 	}
-	for key := uint64(5*mostRoles/2 - mostRoles); key < 5*mostRoles/2; key += 1001 {
+	for key := uint64(5*mostMarks/2 - mostMarks); key < 5*mostMarks/2; key += 1001 {
 		if pushed, known := r.note(key, key%2 != 0, b); !known || pushed != (key%2 == 0) {
 			t.Fatalf("key %d was pushed first: %v, %v", key, pushed, known)
 		}
@@ -279,7 +278,7 @@ func TestRolesOfKeysAreBounded(t *testing.T) {
 	if b.used.Load() != 0 {
 		t.Errorf("%d bytes are left", b.used.Load())
 	}
-	b.limit = 10 * roleBytes
+	b.limit = 10 * markBytes
 	for key := range uint64(20) {
 		if _, known := r.note(key, true, b); known != (key < 10) {
 			t.Errorf("beyond the bound key %d is known: %v", key, known)

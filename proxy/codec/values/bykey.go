@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 	"github.com/psidecar/psidecar/proxy/codec/vector"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // keyBytes bounds the values that each end of a link remembers key by key, the index

@@ -4,9 +4,9 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
 )
 
 // client is the process that made a connection which this proxy carries.
@@ -110,7 +110,7 @@ type observer struct {
 // goes without this codec, so that messages to a scheduler on a host without a proxy are
 // seen nevertheless.
 func (c *Codec) Observe(l relay.Link) relay.Observer {
-	o := &observer{client: client{codec: c, link: l}, leave: c.joinOrigin(l.Origin)}
+	o := &observer{client: client{codec: c, link: l}, leave: c.joinOrigin(l.Origin, false)}
 	c.names(l.Origin, l.Job)
 	return o
 }

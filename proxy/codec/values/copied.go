@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/ef21"
 	"github.com/psidecar/psidecar/proxy/codec/element"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // copied is the receiving end of [copies]: the same tables, changed only by the parts

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/element"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // A part that does not come, comes twice or was changed is noticed with the next
@@ -40,7 +40,7 @@ func TestDisagreementIsNoticed(t *testing.T) {
 		return bytes.Clone(head[len(head)-5-size : len(head)-5])
 	}
 	run := func(sections ...[]byte) error {
-		r := newReceiver(newEnds(t).worker, relay.Link{Memory: memory}, new(compact.Receiver))
+		r := bareReceiver(t, newEnds(t).worker)
 		r.keys = pslite.AppendKeys(nil, []uint64{1, 2, 7, 9})
 		for _, s := range sections {
 			if _, err := r.values(s); err != nil {
@@ -50,9 +50,7 @@ func TestDisagreementIsNoticed(t *testing.T) {
 		return nil
 	}
 	a, b, c, d := section(heads[0]), section(heads[1]), section(heads[2]), section(heads[3])
-	if err := run(a, b, c, d); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, run(a, b, c, d))
 	changed := bytes.Clone(b)
 	changed[len(changed)-10] ^= 1
 	for name, sections := range map[string][][]byte{"lost": {a, c}, "repeated": {a, b, b}, "in another order": {a, c, b}, "the first lost": {b}, "changed": {a, changed}} {
@@ -151,9 +149,7 @@ func TestAppsHaveTheirOwnCopies(t *testing.T) {
 		q := request{timestamp: int32(step), pull: true, answer: true, keys: []uint64{3}, vals: vals}
 		frames := q.frames()
 		var m pslite.Message
-		if _, err := m.Decode(new(pslite.Detector), frames); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(m.Decode(new(pslite.Detector), frames))(t)
 		m.Meta.AppID, m.Meta.Head = app, int32(step)
 		frames[0] = m.Meta.Append(nil, pslite.DMLC)
 		for i, v := range floats(w.carry(t, frames)[2]) {

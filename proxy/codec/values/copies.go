@@ -3,9 +3,9 @@ package values
 import (
 	"encoding/binary"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/ef21"
 	"github.com/psidecar/psidecar/proxy/codec/element"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // copies are the values that the worker at the other end of a link has, as the
@@ -22,8 +22,7 @@ import (
 // leaves the copy, since no message informs the receiver of that.
 type copies struct {
 	codec   *Codec
-	limit   int // bytes that the receiver remembers at most, by its offer
-	left    int
+	left    int // bytes that the receiver may still remember, by its offer
 	taken   int // bytes taken from the codec's budget
 	numbers map[copyName]int
 	tables  []*copyTable
@@ -33,14 +32,15 @@ type copies struct {
 	moves     uint64      // how many of codec.moves were applied
 	held      pslite.Keys // of an answer that is wanted whole and was not shown whole yet
 	heldStamp int32
-	app       copyName // of the message at hand; its kind is not set
-	old, now  []byte   // values of known keys, gathered: the copy's and the message's
-	fresh     []byte   // a bit for each key of the piece: set if its values go whole
+	app       copyName               // of the message at hand; its kind is not set
+	commands  map[copyName]*commands // of answers, by app and customer; at most maxCopyTables
+	apart     bool                   // nothing that is remembered belongs to the answer's command
+	old, now  []byte                 // values of known keys, gathered: the copy's and the message's
+	fresh     []byte                 // a bit for each key of the piece: set if its values go whole
 }
 
 // copyName identifies parameters beside their key: another app may have other values for
-// the same keys. A request's head is not part of it: to some jobs it is the number of a
-// step.
+// the same keys. Which command's values a copy has, [commands] says.
 type copyName struct {
 	app, customer int32
 	kind          element.Kind
@@ -87,7 +87,7 @@ const (
 func (c *Codec) pullLimit() int { return int(min(pullBytes, c.budget.limit/4)) }
 
 func newCopies(c *Codec, limit int) copies {
-	return copies{codec: c, limit: limit, left: limit, numbers: map[copyName]int{}, moves: c.moves.count.Load()}
+	return copies{codec: c, left: limit, numbers: map[copyName]int{}, commands: map[copyName]*commands{}, moves: c.moves.count.Load()}
 }
 
 func newCopyTable(kind element.Kind) *copyTable {
@@ -101,6 +101,21 @@ func (c *copies) close() {
 	}
 	c.codec.budget.give(c.taken)
 	c.taken, c.tables, c.numbers = 0, nil, map[copyName]int{}
+}
+
+// begin is called for each answer. The same keys of another app or customer, or under another
+// command, may have other values.
+func (c *copies) begin(m *pslite.Message) {
+	c.app, c.apart = copyName{app: m.Meta.AppID, customer: m.Meta.CustomerID}, false
+	if !typed(m) {
+		return
+	}
+	of := c.commands[c.app]
+	if of == nil && len(c.commands) < maxCopyTables {
+		of = new(commands)
+		c.commands[c.app] = of
+	}
+	c.apart = of == nil || !of.remembers(m.Meta.Head)
 }
 
 // reserve counts n bytes against the receiver's limit and the codec's budget, and reports
@@ -187,13 +202,15 @@ func (s *Sender) appendCopied(head []byte, p *piece, r *Rule, keys pslite.Keys, 
 		s.codec.counts.why(ReasonPeer)
 		return head, form, 0, false
 	}
-	if !p.dense() && !ascend(p, keys) {
+	// A key that came twice could have two numbers of values, and has only one copy.
+	if !p.dense() && !keys[8*p.first:8*(p.first+p.keys)].Ascend() {
 		s.codec.counts.why(ReasonShape)
 		return head, form, 0, false
 	}
-	// The same keys of another app or customer may have other values.
-	meta := &s.message.Meta
-	c.app = copyName{app: meta.AppID, customer: meta.CustomerID}
+	if c.apart {
+		s.codec.counts.why(ReasonCommands)
+		return head, form, 0, false
+	}
 	config := ef21.Config{Sparsity: r.PullThreshold, Bits: r.PullQuantize, Bucket: r.QuantizeBucket, Half: r.Wire != "", Packed: s.theirs.Packed}
 	t, number := c.table(p.kind)
 	if t == nil {

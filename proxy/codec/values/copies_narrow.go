@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/ef21"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // pieceKeys is the state of a piece's keys as both ends see it. fresh and known cover
@@ -118,17 +118,6 @@ func (c *copies) place(t *copyTable, p *piece, keys pslite.Keys) bool {
 	c.left -= free
 	t.held = free
 	return false
-}
-
-// ascend reports whether a piece's keys do. A key that came twice could have two numbers
-// of values, and has only one copy.
-func ascend(p *piece, keys pslite.Keys) bool {
-	for i := p.first + 1; i < p.first+p.keys; i++ {
-		if keys.At(i) <= keys.At(i-1) {
-			return false
-		}
-	}
-	return true
 }
 
 // placeKeys gives a place to those of a piece's keys that have none, and sets t.cells. It

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/proxy/route"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // sameCopies compares what the two ends of a link remember.
@@ -120,9 +121,7 @@ func TestEndsNeverDiffer(t *testing.T) {
 				links[i] = e.dial(t, e.server, e.worker, "ps8")
 				fresh(i)
 			case 1:
-				if err := e.server.SetRules(rapid.SampledFrom(rules).Draw(rt, "rules")); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, e.server.SetRules(rapid.SampledFrom(rules).Draw(rt, "rules")))
 				fresh(0)
 				fresh(1)
 			case 2: // keys move: a proxy pulls them, by one of the links

@@ -4,10 +4,11 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/mapped"
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // keysFrom are n keys from one on, as a piece of one value each.
@@ -22,10 +23,7 @@ func keysFrom(first uint64, n int) (pslite.Keys, *piece) {
 // aStream is a stream of its own, with a folder for its file.
 func aStream(t *testing.T) (*Codec, *stream) {
 	t.Helper()
-	c, err := New(Options{Compact: compact.DefaultLimits, Folder: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(New(Options{Compact: compact.DefaultLimits, Folder: t.TempDir()}))(t)
 	return c, newStream(c, owner{origin: "10.0.0.1", node: "ps9", server: netip.MustParseAddrPort("10.0.0.2:9001")}, &steps{})
 }
 

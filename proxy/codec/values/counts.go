@@ -11,7 +11,7 @@ type Reason string
 const (
 	ReasonEmpty      Reason = "empty"        // no keys or no values; not counted
 	ReasonType       Reason = "type"         // the values' type is unknown, or none that the rule names
-	ReasonShape      Reason = "shape"        // values do not divide by keys, or not into numbers, or a key comes twice
+	ReasonShape      Reason = "shape"        // values do not divide by keys, or not into numbers, or a key comes twice or out of order
 	ReasonLength     Reason = "length"       // a layer has another length than before
 	ReasonIdentity   Reason = "identity"     // the sender is unknown: no READY with a node id
 	ReasonMemory     Reason = "memory"       // --codec-memory is used up
@@ -27,6 +27,8 @@ const (
 	ReasonAbandoned  Reason = "abandoned"    // a worker went without ending in order: its residuals are dropped
 	ReasonNoGain     Reason = "no-gain"      // coded it would be no smaller
 	ReasonUnpulled   Reason = "unpulled"     // keys that their worker has not pulled, or pushes for the first time: the pushed values may be initial ones, and go whole
+	ReasonCommands   Reason = "commands"     // the job uses several commands (cmd), each of which may have a table of its own: only the first one's values wait or are compared, unless commands number steps
+	ReasonAssigned   Reason = "assigned"     // servers that assign pushes would store zeros for what is left out: the threshold or slim is off
 	ReasonNotSent    Reason = "not-sent"     // a worker ended with residuals that cannot be sent, since its servers are not known to add pushes up (--handler add)
 	ReasonUnheld     Reason = "unheld"       // a worker's last barrier bypassed this proxy: its residuals were sent at once, and may have come too late
 	ReasonPeer       Reason = "peer"         // the other end's proxy is older and does not know the form that the rule asks for
@@ -42,7 +44,7 @@ const (
 // Reasons lists all that are counted.
 var Reasons = []Reason{
 	ReasonType, ReasonShape, ReasonLength, ReasonIdentity, ReasonMemory, ReasonMemoryOnly, ReasonDamaged, ReasonStreams, ReasonNotFinite, ReasonNotRounded, ReasonLarge,
-	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonUnpulled, ReasonNotSent, ReasonUnheld, ReasonPeer, ReasonMoved, ReasonUnpaired, ReasonUnmasked, ReasonUnasked, ReasonAlike, ReasonFlushed, ReasonNoFlush,
+	ReasonRepeat, ReasonForgotten, ReasonRestarted, ReasonAbandoned, ReasonNoGain, ReasonUnpulled, ReasonCommands, ReasonAssigned, ReasonNotSent, ReasonUnheld, ReasonPeer, ReasonMoved, ReasonUnpaired, ReasonUnmasked, ReasonUnasked, ReasonAlike, ReasonFlushed, ReasonNoFlush,
 }
 
 // Forms in which values can go on a link.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // whole makes pushes of the same keys each: a few of one value, and a long one.
@@ -47,10 +48,7 @@ func TestThresholdEnds(t *testing.T) {
 			var codec *Codec
 			var w *way
 			begin := func() {
-				var err error
-				if codec, err = New(Options{Compact: compact.DefaultLimits, Rules: []Rule{c.rule}, Folder: folder}); err != nil {
-					t.Fatal(err)
-				}
+				codec = require.Value(New(Options{Compact: compact.DefaultLimits, Rules: []Rule{c.rule}, Folder: folder}))(t)
 				w = e.dial(t, codec, e.server, "ps9")
 			}
 			begin()
@@ -65,9 +63,7 @@ func TestThresholdEnds(t *testing.T) {
 			var shares []uint64
 			for step := range last + 10 {
 				if step == 30 && c.then != nil {
-					if err := codec.SetPlanned([]Rule{*c.then}); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, codec.SetPlanned([]Rule{*c.then}))
 				}
 				if c.killed && step%20 == 19 {
 					for _, st := range codec.streams {
@@ -107,9 +103,7 @@ func TestNoRuleSurvivesFlush(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnds(t)
-			if err := set(e.worker); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, set(e.worker))
 			e.worker.adds = false
 			w := e.dial(t, e.worker, e.server, "ps9")
 			defer w.close()
@@ -126,9 +120,7 @@ func TestNoRuleSurvivesFlush(t *testing.T) {
 			if e.worker.StillWaiting() == 0 {
 				t.Fatal("nothing waits")
 			}
-			if err := errors.Join(e.worker.Flush(t.Context()), set(e.worker)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(e.worker.Flush(t.Context()), set(e.worker)))
 			push(5)
 			if n, left := e.worker.StillWaiting(), pushed.difference(got)+got.difference(pushed); n > 0 || left != 0 {
 				t.Errorf("%d values wait, sums are off by %v", n, left)
@@ -142,10 +134,7 @@ func TestNoRuleSurvivesFlush(t *testing.T) {
 func TestDrainsBeforeTheEnd(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		e := newEnds(t)
-		codec, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.99}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		codec := require.Value(New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.99}}}))(t)
 		w := e.dial(t, codec, e.server, "ps9")
 		r := rand.New(rand.NewPCG(1, 9))
 		for step := range 10 {
@@ -154,9 +143,7 @@ func TestDrainsBeforeTheEnd(t *testing.T) {
 		if codec.StillWaiting() == 0 {
 			t.Fatal("nothing waits")
 		}
-		if err := codec.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, codec.Flush(t.Context()))
 		left := make(chan int)
 		go func() { left <- codec.AwaitDrained(t.Context()) }()
 		if !silent {
@@ -177,9 +164,7 @@ func TestTheLastPushIsRepeated(t *testing.T) {
 	defer w.close()
 	r := rand.New(rand.NewPCG(1, 9))
 	w.carry(t, whole(r, 0).frames())
-	if err := e.worker.SetRules(nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.worker.SetRules(nil))
 	last := request{timestamp: 1, push: true, keys: []uint64{7}, vals: make([]float32, 700)}
 	first := w.carry(t, last.frames())[2]
 	rest := whole(r, 2)

@@ -3,7 +3,7 @@ package values
 import (
 	"context"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // isLast reports whether a control message says that its sender has made its last push: a

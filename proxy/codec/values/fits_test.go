@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // A job whose pushes a threshold does not fit is said not to be thresholded, and why,

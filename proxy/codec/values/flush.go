@@ -8,7 +8,7 @@ import (
 	"maps"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 

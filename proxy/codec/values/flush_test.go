@@ -8,9 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // own returns the messages of the proxy's own that are to be sent, as they come
@@ -109,9 +110,7 @@ func TestFlushAtTheEnd(t *testing.T) {
 			for _, frames := range up.own(t) {
 				var m pslite.Message
 				var det pslite.Detector
-				if _, err := m.Decode(&det, frames); err != nil {
-					t.Fatal(err)
-				}
+				require.Value(m.Decode(&det, frames))(t)
 				if m.Meta.Control.Cmd == pslite.Ack {
 					acks++
 					continue
@@ -263,9 +262,7 @@ func answerOwn(t *testing.T, up, down *way, done <-chan struct{}, see func(*psli
 		for _, frames := range up.own(t) {
 			came++
 			var m pslite.Message
-			if _, err := m.Decode(new(pslite.Detector), frames); err != nil {
-				t.Fatal(err)
-			}
+			require.Value(m.Decode(new(pslite.Detector), frames))(t)
 			see(&m)
 			m.Meta.Request, m.Meta.DataTypes = false, nil
 			down.swallowed(t, [][]byte{m.Meta.Append(nil, pslite.DMLC)})
@@ -416,9 +413,7 @@ func TestNoFlushToBytePS(t *testing.T) {
 	defer down.close()
 	frames := pushes(rand.New(rand.NewPCG(1, 1)), 2).frames()
 	var m pslite.Message
-	if _, err := m.Decode(new(pslite.Detector), frames); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(m.Decode(new(pslite.Detector), frames))(t)
 	frames[0] = m.Meta.Append(nil, pslite.BytePSRaw)
 	up.carry(t, frames)
 	if e.worker.StillWaiting() == 0 {
@@ -435,10 +430,7 @@ func TestNoFlushToBytePS(t *testing.T) {
 // A push of our own that is answered just when it would be repeated goes whole or
 // not at all.
 func TestAnsweredPushIsNotRepeated(t *testing.T) {
-	c, err := New(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(New(Options{}))(t)
 	for range 2000 {
 		own := &ownPush{answered: make(chan struct{}), frames: [][]byte{{1}, {2}, {3}}}
 		timestamp := c.nextOwn()

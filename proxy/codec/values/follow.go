@@ -12,10 +12,10 @@ import (
 	"sort"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/codec/mapped"
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -204,7 +204,7 @@ func (l *narrowLayer) holds(c *cell) bool { return l.Holds(int(c.place)-1, int(c
 // holds s.mu. With ok false the stream's file was damaged and all that waited in it is
 // lost, which was logged.
 func (s *stream) moveTo(dst *stream, to owner, away *leaving) (ok bool, err error) {
-	k := &keptStream{Origin: to.origin, Node: to.node, Server: to.server, App: to.app, Customer: to.customer}
+	k := &keptStream{Origin: to.origin, Node: to.node, Server: to.server, App: to.app, Customer: to.customer, Command: s.commands.whose()}
 	id := [2]uint64{rand.Uint64(), rand.Uint64()}
 	var noted *mapped.Extent
 	if !s.guarded(func() { noted = s.takeAway(k, away, id) }) {
@@ -223,7 +223,7 @@ func (s *stream) moveTo(dst *stream, to owner, away *leaving) (ok bool, err erro
 func (s *stream) takeAway(k *keptStream, away *leaving, id [2]uint64) (noted *mapped.Extent) {
 	for _, key := range away.dense {
 		l := s.dense[key]
-		k.Dense = append(k.Dense, keptDense{key, byte(l.Kind()), l.pulled, l.AppendResidual(nil), l.Age()})
+		k.Dense = append(k.Dense, keptDense{key, byte(l.Kind()), l.AppendResidual(nil), l.Age()})
 		s.dropDense(key)
 	}
 	for layer, cells := range away.narrow {
@@ -239,7 +239,7 @@ func (s *stream) takeAway(k *keptStream, away *leaving, id [2]uint64) (noted *ma
 			}
 		}
 		s.save(l.Layer, l.extent, at)
-		n.Residual = l.TakeResidual(make([]byte, 0, len(at)*threshold.ResidualSize(l.Kind(), false)), at)
+		n.Residual = l.TakeResidual(make([]byte, 0, len(at)*threshold.ResidualSize(l.Kind())), at)
 		k.Narrow = append(k.Narrow, n)
 	}
 	if s.file != nil {

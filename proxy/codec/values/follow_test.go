@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // wandering is a worker whose keys move between servers, while the proxy on its host
@@ -196,9 +197,7 @@ func TestWhatWaitsFollowsItsKey(t *testing.T) {
 			}
 		}
 		w.d.rules = nil
-		if err := w.d.codec.SetRules(nil); err != nil {
-			rt.Fatal(err)
-		}
+		require.NoError(rt, w.d.codec.SetRules(nil))
 		w.push(r, all, true)
 		w.push(r, all, true)
 		if off := w.pushed.difference(w.got) + w.got.difference(w.pushed); off != 0 || w.d.codec.StillWaiting() > 0 {
@@ -227,6 +226,7 @@ type unsettled struct {
 }
 
 func (*unsettled) Whole(int32) (int32, bool) { return 0, false }
+func (*unsettled) Assigns() bool             { return false }
 func (u *unsettled) Settled() bool {
 	u.early = u.early || !u.codec.Sends("here", 9)
 	u.left--

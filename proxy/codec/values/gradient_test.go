@@ -12,11 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/proxy/route"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 func normal(r *rand.Rand, n int) []float32 {
@@ -34,6 +35,9 @@ func TestInitialValuesArrive(t *testing.T) {
 	for name, rule := range map[string]Rule{
 		"threshold": {Threshold: 0.99},
 		"slim":      {Slim: &Slim{Alpha: 0.3, Epsilon: 0.1, Rounds: 4}},
+		"quantize":  {Quantize: 4},
+		"wire":      {Wire: "bf16"},
+		"both":      {Threshold: 0.99, Wire: "bf16"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnds(t, rule)
@@ -56,17 +60,20 @@ func TestInitialValuesArrive(t *testing.T) {
 				t.Errorf("%v, want 4 unpulled", e.worker.Counts().Reasons)
 			}
 			w.carry(t, request{timestamp: 6, pull: true, keys: keys}.frames())
-			sent := 0
+			same, sent := 0, 0
 			for i, k := range keys {
 				q := request{timestamp: int32(10 + i), push: true, keys: []uint64{k}, vals: normal(r, int(lens[i]))}
-				for _, v := range floats(w.carry(t, q.frames())[2]) {
+				for j, v := range floats(w.carry(t, q.frames())[2]) {
+					if v == q.vals[j] {
+						same++
+					}
 					if v != 0 {
 						sent++
 					}
 				}
 			}
-			if sent == 0 || sent > 7600/2 {
-				t.Errorf("%d of 7600 values of gradients arrived at once", sent)
+			if sent == 0 || same > 7600/2 {
+				t.Errorf("of 7600 values of gradients %d arrived, %d as they were", sent, same)
 			}
 		})
 	}
@@ -118,9 +125,7 @@ func TestEachKeysFirstPush(t *testing.T) {
 	if held == 0 {
 		t.Error("nothing ever waited")
 	}
-	if err := e.worker.SetRules(nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.worker.SetRules(nil))
 	for k, v := range pushed {
 		q := request{timestamp: 10_000 + int32(k), push: true, keys: []uint64{k}, vals: make([]float32, len(v))}
 		got.add(q.keys, floats(w.carry(t, q.frames())[2]), nil)
@@ -176,17 +181,13 @@ func TestPushesOfPulledKeys(t *testing.T) {
 		got.add(q.keys, out, nil)
 		if step%100 == 99 {
 			rules := []Rule{{Threshold: 0.9}, {Threshold: 0.8}, {Keys: Range{Last: 500}, Threshold: 0.9}, {}}
-			if err := e.worker.SetRules([]Rule{rules[r.IntN(len(rules))]}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, e.worker.SetRules([]Rule{rules[r.IntN(len(rules))]}))
 		}
 	}
 	if held < 100 || hits < 50 {
 		t.Errorf("%d of 600 pushes waited in part, %d had the places of a pull", held, hits)
 	}
-	if err := e.worker.SetRules(nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.worker.SetRules(nil))
 	for k, v := range pushed {
 		stamp++
 		q := request{timestamp: stamp, push: true, keys: []uint64{k}, vals: make([]float32, len(v))}
@@ -205,30 +206,86 @@ func TestPushesOfPulledKeys(t *testing.T) {
 	}
 }
 
-// Within a host nothing lossy is done to values, unless a rule says so.
+// Within a host nothing lossy is done to values, unless a rule says so, or one has a threshold
+// and the process has links to other hosts.
 func TestSameHostGetsNothingLossy(t *testing.T) {
-	for _, asked := range []bool{false, true} {
-		e := newEnds(t, Rule{Threshold: 0.99, Unpulled: true, SameHost: asked})
-		l := relay.Link{ID: 1, Dialer: relay.Instance{1}, Acceptor: relay.Instance{1}, Dialed: true, HeadLimit: relay.HeadLimit, Memory: memory,
-			Client: netip.MustParseAddrPort("198.18.0.1:40000"), Destination: netip.MustParseAddrPort("198.18.0.1:9000")}
-		s, own, err := e.worker.Open(l, e.worker.Offer())
-		if err != nil {
-			t.Fatal(err)
+	for name, c := range map[string]struct {
+		rule          Rule
+		leaves, lossy bool
+	}{
+		"one host":              {rule: Rule{Threshold: 0.99, Unpulled: true}},
+		"one host, asked":       {rule: Rule{Threshold: 0.99, Unpulled: true, SameHost: true}, lossy: true},
+		"several hosts":         {rule: Rule{Threshold: 0.99, Unpulled: true}, leaves: true, lossy: true},
+		"several, no threshold": {rule: Rule{Quantize: 2, Unpulled: true}, leaves: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnds(t, c.rule)
+			l := e.link()
+			l.Acceptor, l.Destination = l.Dialer, netip.MustParseAddrPort("198.18.0.1:9000")
+			s, own, err := e.worker.Open(l, e.worker.Offer())
+			require.NoError(t, err)
+			l.Dialed = false
+			back, r, err := e.worker.Open(l, e.worker.Offer())
+			require.NoError(t, err)
+			for _, c := range []interface{ Close() }{s, own, back, r} {
+				defer c.Close()
+			}
+			s.(relay.Greeter).Ready(zmtp.Ready{Identity: []byte("ps9")})
+			w := &way{sender: s, receiver: r}
+			carry := func(timestamp int32) (whole bool) {
+				q := request{timestamp: timestamp, push: true, keys: []uint64{1}, vals: normal(rand.New(rand.NewPCG(1, 1)), 1000)}
+				return slices.Equal(floats(w.carry(t, q.frames())[2]), q.vals)
+			}
+			if c.leaves { // the link to another host comes after the first push
+				if !carry(1) {
+					t.Error("not all values of the first push arrived")
+				}
+				defer e.dial(t, e.worker, e.server, "ps9").close()
+			}
+			if whole := carry(2); whole == c.lossy {
+				t.Errorf("all values arrived: %v", whole)
+			}
+			if held := len(e.worker.Held(l.Job, true)) > 0 && e.worker.Held(l.Job, true)[0].altersPushes(); held != c.lossy {
+				t.Errorf("a rule is said to alter pushes: %v", held)
+			}
+		})
+	}
+}
+
+// Under a threshold few parameters change, and answers leave out those that their worker has,
+// while that pays, without being any other answers for it.
+func TestAnswersUnderThreshold(t *testing.T) {
+	e := newEnds(t, Rule{Threshold: 0.99})
+	pays, altered := true, false
+	l := e.link()
+	l.Pays, l.Altered = func() bool { return pays }, func() { altered = true }
+	w := e.open(t, l, e.server, e.worker, "ps8")
+	defer w.close()
+	r := rand.New(rand.NewPCG(4, 4))
+	model := normal(r, 5000)
+	for i := range int32(20) {
+		pays = i < 10 || i > 14
+		q := request{timestamp: i, pull: true, answer: true}
+		for k := range model {
+			if r.IntN(3) == 0 {
+				q.keys, q.vals = append(q.keys, uint64(k)), append(q.vals, model[k])
+			}
 		}
-		l.Dialed = false
-		back, r, err := e.worker.Open(l, e.worker.Offer())
-		if err != nil {
-			t.Fatal(err)
+		before := w.encoded
+		if got := w.carry(t, q.frames())[2]; !bytes.Equal(got, pslite.AppendFloat32(nil, q.vals)) {
+			t.Fatalf("answer %d has other values", i)
 		}
-		s.(relay.Greeter).Ready(zmtp.Ready{Identity: []byte("ps9")})
-		w := &way{sender: s, receiver: r}
-		q := request{push: true, keys: []uint64{1}, vals: normal(rand.New(rand.NewPCG(1, 1)), 1000)}
-		if whole := slices.Equal(floats(w.carry(t, q.frames())[2]), q.vals); whole == asked {
-			t.Errorf("same-host %v: all values arrived: %v", asked, whole)
+		if took := w.encoded - before; (i == 9 || i == 19) && took > len(q.vals) {
+			t.Errorf("answer %d of %d values takes %d bytes", i, len(q.vals), took)
+		} else if !pays && took < 4*len(q.vals) {
+			t.Errorf("answer %d takes %d bytes, although encoding does not pay", i, took)
 		}
-		for _, c := range []interface{ Close() }{s, own, back, r} {
-			c.Close()
+		for range 10 {
+			model[r.IntN(len(model))] = r.Float32()
 		}
+	}
+	if altered {
+		t.Error("answers without loss are said to differ")
 	}
 }
 
@@ -260,9 +317,7 @@ func TestReconnectAmongParts(t *testing.T) {
 	if n := e.worker.Counts().Reasons[ReasonRestarted]; n != 0 {
 		t.Errorf("the worker was taken for another one %d times", n)
 	}
-	if err := e.worker.SetRules(nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.worker.SetRules(nil))
 	w := e.dial(t, e.worker, e.server, "ps9")
 	defer w.close()
 	send(w, 200)
@@ -325,11 +380,8 @@ func TestAbandonedFilesAreRemovedWithoutTheLock(t *testing.T) {
 		},
 	} {
 		u := &unlocked{}
-		c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: t.TempDir(),
-			Log: slog.New(slog.NewTextHandler(u, &slog.HandlerOptions{Level: slog.LevelWarn}))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := require.Value(New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: t.TempDir(),
+			Log: slog.New(slog.NewTextHandler(u, &slog.HandlerOptions{Level: slog.LevelWarn}))}))(t)
 		u.codec = c
 		now := time.Now()
 		c.now = func() time.Time { return now }
@@ -342,13 +394,9 @@ func TestAbandonedFilesAreRemovedWithoutTheLock(t *testing.T) {
 		if err != nil || len(files) != 1 {
 			t.Fatal(files, err)
 		}
-		if err := os.Remove(files[0]); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Remove(files[0]))
 		now = now.Add(idleFor + time.Second)
-		if err := begin(c); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, begin(c))
 		if n := c.Counts().Reasons[ReasonAbandoned]; n != 1 || u.lines != 2 {
 			t.Errorf("%s: %d workers were given up, in %d lines; want 1 in 2", name, n, u.lines)
 		}
@@ -363,11 +411,8 @@ func TestAbandonedFilesAreRemovedWithoutTheLock(t *testing.T) {
 func TestBarrierThatWasNotSeen(t *testing.T) {
 	for _, seen := range []bool{false, true} {
 		var text strings.Builder
-		c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: t.TempDir(),
-			Log: slog.New(slog.NewTextHandler(&text, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := require.Value(New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: t.TempDir(),
+			Log: slog.New(slog.NewTextHandler(&text, nil))}))(t)
 		now := time.Now()
 		c.now = func() time.Time { return now }
 		e := newEnds(t)
@@ -379,9 +424,7 @@ func TestBarrierThatWasNotSeen(t *testing.T) {
 		w.close()
 		for range 3 {
 			now = now.Add(idleFor)
-			if _, err := c.Restore(""); err != nil {
-				t.Fatal(err)
-			}
+			require.Value(c.Restore(""))(t)
 			now = now.Add(time.Second)
 		}
 		said := "without a barrier visible to this proxy"

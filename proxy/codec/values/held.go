@@ -20,7 +20,15 @@ type Held struct {
 // their own.
 func (c *Codec) Held(job string, sameHost bool) []Held {
 	c.mu.Lock()
-	planned := c.planned
+	planned, at := c.planned, acrossHosts
+	if sameHost {
+		at = withinHost
+		for _, o := range c.origins {
+			if o.job == job && o.leaves {
+				at = amongHosts
+			}
+		}
+	}
 	c.mu.Unlock()
 	var title policy.JobTitle
 	for _, t := range c.titles.All(job) {
@@ -28,14 +36,14 @@ func (c *Codec) Held(job string, sameHost bool) []Held {
 	}
 	_, asked := title.Wishes.Share()
 	var held []Held
-	for _, s := range compile(c.rules.Load().with(title), job, title.Name, sameHost) {
+	for _, s := range compile(c.rules.Load().with(title), job, title.Name, at) {
 		if s.rule == nil || slices.ContainsFunc(held, func(h Held) bool { return reflect.DeepEqual(h.Rule, *s.rule) }) {
 			continue
 		}
 		held = append(held, Held{Rule: *s.rule, Asked: asked && s.rule.Threshold > 0})
 	}
 	// A rule that is also among the planner's counts as planned.
-	for _, s := range compile(planned, job, title.Name, sameHost) {
+	for _, s := range compile(planned, job, title.Name, at) {
 		for i := range held {
 			if s.rule != nil && reflect.DeepEqual(held[i].Rule, *s.rule) {
 				held[i].Planned, held[i].Asked = true, false

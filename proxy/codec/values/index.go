@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // index gives keys places, one behind the other in the order in which they first come.
@@ -19,8 +19,6 @@ type index struct {
 	cells  []cell // a power of two, at most 5/8 in use
 	used   int
 	values int // of all keys together: the place of the next one
-	// unpulled counts the keys without pulledBit, so that the usual case, none, costs no look-up.
-	unpulled int
 	// The keys in the order of their places, as long as all have width values, at least one;
 	// then nil.
 	order []uint64
@@ -36,8 +34,8 @@ type cell struct {
 	width uint32 // and pulledBit
 }
 
-// pulledBit is set in a cell's width once its key was pulled. Copies use the same
-// bit: there it says that the worker has the copy's values.
+// pulledBit is set in a cell's width, in the index of copies, once the worker has the
+// copy's values. Files of earlier versions have it in entries.
 const pulledBit = 1 << 31
 
 func (c *cell) size() int    { return int(c.width &^ pulledBit) }
@@ -102,7 +100,6 @@ func (x *index) add(key uint64, width int) {
 		x.order = nil
 	}
 	x.used++
-	x.unpulled++
 	x.values += width
 }
 
@@ -207,24 +204,3 @@ func (p *piece) positions(at, places []uint32) []uint32 {
 
 // bytes is the memory that the index counts for.
 func (x *index) bytes() int { return x.used * cellBytes }
-
-// notePulled marks keys that have places as pulled.
-func (x *index) notePulled(keys pslite.Keys) {
-	for i := 0; i < keys.Len() && x.unpulled > 0; i++ {
-		if c := x.at(keys.At(i)); c.place != 0 && !c.pulled() {
-			c.width |= pulledBit
-			x.unpulled--
-		}
-	}
-}
-
-// gradients reports whether all keys of a piece, which have places, were pulled, so
-// that pushes of them are gradients rather than initial values.
-func (x *index) gradients(keys pslite.Keys, p *piece) bool {
-	for i := p.first; i < p.first+p.keys && x.unpulled > 0; i++ {
-		if !x.at(keys.At(i)).pulled() {
-			return false
-		}
-	}
-	return true
-}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // Keys have the places that a map gives them, whatever lists come: whole, in part, in other

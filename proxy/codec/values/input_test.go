@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/element"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // What cannot be coded passes as it is and is counted.
@@ -30,7 +31,11 @@ func TestWhatCannotBeCodedPasses(t *testing.T) {
 	}{
 		{"values that do not divide by keys", Rule{Unpulled: true, Threshold: 0.9}, nil, request{push: true, keys: []uint64{1, 2, 3}, vals: dense}, ReasonShape},
 		{"values of type CHAR without a rule", Rule{Unpulled: true, Threshold: 0.9}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4000)}, ReasonType},
-		{"half a number", Rule{Unpulled: true, Threshold: 0.9, Elements: "float16"}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4001)}, ReasonShape},
+		{"half a number", Rule{Unpulled: true, Threshold: 0.9, Elements: "float16"}, nil, request{head: float16s, push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4001)}, ReasonShape},
+		{"bytes whose command says float16", Rule{Unpulled: true, Threshold: 0.9, Elements: "float32"}, nil, request{head: float16s, push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4000)}, ReasonType},
+		{"bytes whose command says float32", Rule{Quantize: 8, Elements: "float16"}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4000)}, ReasonType},
+		{"row-sparse bytes", Rule{Quantize: 8, Elements: "float32"}, nil, request{head: 1, push: true, keys: []uint64{1}, kind: pslite.Other, raw: whole(nil, 4000)}, ReasonType},
+		{"compressed bytes", Rule{Quantize: 8, Elements: "float32"}, nil, request{head: 3, push: true, keys: []uint64{1}, kind: pslite.Char, raw: whole(nil, 4000)}, ReasonType},
 		{"whole numbers", Rule{Unpulled: true, Threshold: 0.9}, nil, request{push: true, keys: []uint64{1}, kind: pslite.Int32, raw: whole(nil, 4000)}, ReasonType},
 		{"another length", Rule{Unpulled: true, Threshold: 0.9}, []request{{push: true, keys: []uint64{1}, vals: dense}},
 			request{timestamp: 1, push: true, keys: []uint64{1}, vals: dense[:800]}, ReasonLength},
@@ -59,6 +64,9 @@ func TestWhatCannotBeCodedPasses(t *testing.T) {
 		})
 	}
 }
+
+// Commands by which MXNet and BytePS say what bytes are.
+const float16s, bfloat16s = 5, 90
 
 // A worker that did not say who it is has no residual: its pushes pass.
 func TestUnknownWorker(t *testing.T) {
@@ -128,7 +136,7 @@ func TestNotFinite(t *testing.T) {
 			}
 			dataType := map[element.Kind]pslite.DataType{element.Float32: pslite.Float, element.Float64: pslite.Double,
 				element.Float16: pslite.Char, element.BFloat16: pslite.Other}[kind]
-			q := request{timestamp: int32(step), push: true, keys: []uint64{1}, kind: dataType, raw: raw}
+			q := request{timestamp: int32(step), head: map[element.Kind]int32{element.Float16: float16s, element.BFloat16: bfloat16s}[kind], push: true, keys: []uint64{1}, kind: dataType, raw: raw}
 			if step == 2 {
 				kind.Put(raw, 10, math.Inf(1))
 				kind.Put(raw, 11, math.NaN())
@@ -213,13 +221,13 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, s := range compile(rules, "10.0.0.1:8000", "", false) {
+	for _, s := range compile(rules, "10.0.0.1:8000", "", acrossHosts) {
 		got = append(got, s.Range.String())
 	}
 	if all := strings.Join(got, " "); all != "0-9 10-11 12-13 14-19 20-18446744073709551615" {
 		t.Errorf("spans %s", all)
 	}
-	if other := compile(rules, "10.0.0.2:8000", "", false); len(other) != 1 || other[0].rule.Quantize != 8 {
+	if other := compile(rules, "10.0.0.2:8000", "", acrossHosts); len(other) != 1 || other[0].rule.Quantize != 8 {
 		t.Errorf("another job's spans: %+v", other)
 	}
 }
@@ -258,7 +266,7 @@ func FuzzReceiver(f *testing.F) {
 	}
 	codec := newEnds(f).worker
 	f.Fuzz(func(t *testing.T, first, second, third []byte) {
-		r := newReceiver(codec, relay.Link{Memory: memory}, new(compact.Receiver))
+		r := bareReceiver(t, codec)
 		r.keys = pslite.AppendKeys(nil, []uint64{1, 150, 300, 301})
 		defer r.state.Close()
 		defer r.Release()
@@ -315,4 +323,13 @@ func carryPull(t *testing.T, up, down *way, pull, answer request) [][]byte {
 	m := pslite.Meta{Timestamp: pull.timestamp, Request: true, Pull: true, DataTypes: []pslite.DataType{pslite.Uint64}}
 	up.carry(t, [][]byte{m.Append(nil, pslite.DMLC), pslite.AppendKeys(nil, pull.keys), nil})
 	return down.carry(t, answer.frames())
+}
+
+// bareReceiver returns a receiver of sections alone.
+func bareReceiver(t *testing.T, c *Codec) *Receiver {
+	t.Helper()
+	inner := compact.New(compact.DefaultLimits)
+	_, cr, err := inner.Open(relay.Link{Memory: memory}, inner.Offer())
+	require.NoError(t, err)
+	return newReceiver(c, relay.Link{}, cr.(*compact.Receiver))
 }

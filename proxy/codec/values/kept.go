@@ -34,6 +34,7 @@ type keptStream struct {
 	Origin, Node  string
 	Server        netip.AddrPort
 	App, Customer int32
+	Command       int64 // see commands.whose
 	Dense         []keptDense
 	Narrow        []keptNarrow
 	Sent          []keptSent // the oldest first
@@ -44,7 +45,6 @@ type keptStream struct {
 type keptDense struct {
 	Key      uint64
 	Kind     byte
-	Pulled   bool
 	Residual []byte
 	Age      int // pushes so far
 }
@@ -56,7 +56,7 @@ type keptNarrow struct {
 	Kind        byte
 	Keys        []uint64
 	Places      []uint32 // where a key's values begin
-	Widths      []uint32 // and whether it was pulled, as in a cell
+	Widths      []uint32 // as in a cell
 	Residual    []byte
 	Age         int
 }
@@ -132,9 +132,9 @@ func writeKept(path string, all *kept) (err error) {
 
 // keptState returns the kept state of a stream. The caller holds st.mu.
 func (s *stream) keptState(o owner) keptStream {
-	k := keptStream{Origin: o.origin, Node: o.node, Server: o.server, App: o.app, Customer: o.customer, Last: s.repeats.last}
+	k := keptStream{Origin: o.origin, Node: o.node, Server: o.server, App: o.app, Customer: o.customer, Command: s.commands.whose(), Last: s.repeats.last}
 	for key, l := range s.dense {
-		k.Dense = append(k.Dense, keptDense{key, byte(l.Kind()), l.pulled, l.AppendResidual(nil), l.Age()})
+		k.Dense = append(k.Dense, keptDense{key, byte(l.Kind()), l.AppendResidual(nil), l.Age()})
 	}
 	for id, l := range s.narrow {
 		n := keptNarrow{First: id.First, Last: id.Last, Kind: byte(id.kind), Residual: l.AppendResidual(nil), Age: l.Age()}
@@ -230,6 +230,7 @@ func parseKept(text []byte) (*kept, error) {
 // dropped. Of repeated requests it takes only those that this proxy has not seen
 // itself: its own record is the newer one. The caller holds s.mu.
 func (s *stream) takeUp(k *keptStream) (lost int) {
+	s.commands.belongs(k.Command)
 	for i := range k.Dense {
 		if !s.takeUpDense(&k.Dense[i]) {
 			lost++
@@ -260,17 +261,13 @@ func (s *stream) takeUpDense(d *keptDense) bool {
 	if !kind.Valid() {
 		return false
 	}
-	l, why := s.denseOf(d.Key, &piece{kind: kind, width: len(d.Residual) / threshold.ResidualSize(kind, false)}, noRule)
+	l, why := s.denseOf(d.Key, &piece{kind: kind, width: len(d.Residual) / threshold.ResidualSize(kind)}, noRule)
 	if why != "" {
 		return false
 	}
 	l.SetAge(max(l.Age(), d.Age))
 	s.save(l.Layer, l.extent, nil)
-	if l.AddResidual(nil, d.Residual) != nil {
-		return false
-	}
-	l.pulled = l.pulled || d.Pulled
-	return true
+	return l.AddResidual(nil, d.Residual) == nil
 }
 
 // takeUpNarrow adds a narrow layer's residual to the stream's, key by key, since the
@@ -287,7 +284,7 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 	}
 	// Until a push brings the rule that holds, the layer sends everything.
 	follow(l.Layer, &l.rule, noRule, n.First)
-	size := threshold.ResidualSize(kind, false)
+	size := threshold.ResidualSize(kind)
 	var at []uint32
 	var values []byte
 	// Keys that were added have places from then on, also where the rest is given up.
@@ -310,10 +307,6 @@ func (s *stream) takeUpNarrow(n *keptNarrow) bool {
 		// The key has another number of values now: its residual belongs to nothing.
 		if c.size() != width {
 			return false
-		}
-		if n.Widths[i]&pulledBit != 0 && !c.pulled() {
-			c.width |= pulledBit
-			l.index.unpulled--
 		}
 		for j := range width {
 			at = append(at, c.place-1+uint32(j))

@@ -14,24 +14,16 @@ import (
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // successor is the codec of a proxy that takes the worker's proxy's place.
 func (e *ends) successor(t *testing.T, path string, rules ...Rule) {
 	t.Helper()
-	if err := e.worker.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.worker.Save(path); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if e.worker, err = New(Options{Compact: compact.DefaultLimits, Rules: rules}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := e.worker.Restore(path); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.worker.Flush(t.Context()))
+	require.Value(e.worker.Save(path))(t)
+	e.worker = require.Value(New(Options{Compact: compact.DefaultLimits, Rules: rules}))(t)
+	require.Value(e.worker.Restore(path))(t)
 	if _, err := os.Stat(path); err == nil {
 		t.Fatal("the next proxy but one would take it up again")
 	}
@@ -52,9 +44,7 @@ func TestWhatWaitsOutlivesTheProxy(t *testing.T) {
 		}
 		set := func() {
 			if planned {
-				if err := e.worker.SetPlanned([]Rule{rule}); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, e.worker.SetPlanned([]Rule{rule}))
 			}
 		}
 		e.successor(t, path, own...)
@@ -84,9 +74,7 @@ func TestWhatWaitsOutlivesTheProxy(t *testing.T) {
 		if !held {
 			t.Fatal("nothing ever waited")
 		}
-		if err := e.worker.Flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.worker.Flush(t.Context()))
 		for k, v := range pushed {
 			q := request{timestamp: 10_000 + int32(k%100_000), push: true, keys: []uint64{k}, vals: make([]float32, len(v))}
 			got.add(q.keys, floats(w.carry(t, q.frames())[2]), nil)
@@ -115,10 +103,7 @@ func TestDamagedFile(t *testing.T) {
 	if n, err := e.worker.Save(path); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := require.Value(os.ReadFile(path))(t)
 	for range 200 {
 		bad := append([]byte(nil), whole...)
 		switch at := r.IntN(len(bad)); r.IntN(3) {
@@ -130,45 +115,28 @@ func TestDamagedFile(t *testing.T) {
 			clear(bad[at:min(at+4096, len(bad))])
 			bad[at] ^= 0x40
 		}
-		if err := os.WriteFile(path, bad, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		c, err := New(Options{Compact: compact.DefaultLimits})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, bad, 0o600))
+		c := require.Value(New(Options{Compact: compact.DefaultLimits}))(t)
 		if n, err := c.Restore(path); n != 0 || err == nil || !strings.Contains(err.Error(), path) {
 			t.Fatalf("%d streams, %v", n, err)
 		}
 		if c.Waiting() != 0 || c.Counts().Streams != 0 {
 			t.Fatal("part of a damaged file was taken up")
 		}
-		if _, err := os.Stat(path + ".damaged"); err != nil {
-			t.Fatal(err)
-		}
+		require.Value(os.Stat(path + ".damaged"))(t)
 	}
-	if err := os.WriteFile(path, whole, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, err := New(Options{Compact: compact.DefaultLimits})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, whole, 0o600))
+	c := require.Value(New(Options{Compact: compact.DefaultLimits}))(t)
 	if n, err := c.Restore(path); n != 1 || err != nil || c.Waiting() != e.worker.Waiting() {
 		t.Errorf("%d streams, %v, %v of %v waits", n, err, c.Waiting(), e.worker.Waiting())
 	}
-	if _, err := New(Options{Compact: compact.DefaultLimits, StateBytes: 1000}); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(New(Options{Compact: compact.DefaultLimits, StateBytes: 1000}))(t)
 }
 
 // closeUnder closes the descriptor of a file, whose owner's own closing fails then.
 func closeUnder(t *testing.T, path string) {
 	t.Helper()
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := require.Value(os.ReadDir("/proc/self/fd"))(t)
 	for _, fd := range fds {
 		if to, err := os.Readlink(filepath.Join("/proc/self/fd", fd.Name())); err != nil || to != path {
 			continue
@@ -177,9 +145,7 @@ func closeUnder(t *testing.T, path string) {
 		if err == nil {
 			err = unix.Close(n)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return
 	}
 	t.Fatalf("%s is not open", path)
@@ -188,14 +154,10 @@ func closeUnder(t *testing.T, path string) {
 // A file that cannot be released to the next proxy costs no other worker its residuals.
 func TestSaveAfterAFailedRelease(t *testing.T) {
 	folder, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	e := newEnds(t)
 	rules := []Rule{{Unpulled: true, Threshold: 0.9}}
-	if e.worker, err = New(Options{Compact: compact.DefaultLimits, Rules: rules, Folder: folder}); err != nil {
-		t.Fatal(err)
-	}
+	e.worker = require.Value(New(Options{Compact: compact.DefaultLimits, Rules: rules, Folder: folder}))(t)
 	push := func(server string) float64 {
 		w := e.dialServer(t, netip.MustParseAddrPort(server), nil)
 		defer w.close()
@@ -215,10 +177,7 @@ func TestSaveAfterAFailedRelease(t *testing.T) {
 	if n, err := e.worker.Save(path); n != 1 || !errors.Is(err, unix.EBADF) {
 		t.Errorf("%d streams are saved, with %v; want 1, and why the file could not be released", n, err)
 	}
-	next, err := New(Options{Compact: compact.DefaultLimits, Rules: rules})
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := require.Value(New(Options{Compact: compact.DefaultLimits, Rules: rules}))(t)
 	if n, err := next.Restore(path); n != 1 || err != nil || next.Waiting() != want || want == 0 {
 		t.Errorf("the next proxy has %d streams, %v; %v waits, want %v", n, err, next.Waiting(), want)
 	}
@@ -227,10 +186,7 @@ func TestSaveAfterAFailedRelease(t *testing.T) {
 // A kept layer of which only the first keys can be taken up leaves one that the next
 // push finds whole.
 func TestTakeUpOfAPart(t *testing.T) {
-	c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Threshold: 0.9}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Threshold: 0.9}}}))(t)
 	st := c.join(owner{node: "ps9", server: netip.MustParseAddrPort("198.18.0.1:9100")}, true)
 	if st == nil {
 		t.Fatal("there is no room for a stream")

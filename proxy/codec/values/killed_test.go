@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // doomed is a proxy's codec that is killed now and then between two stores: what is
@@ -33,16 +34,11 @@ var errKilled = errors.New("killed")
 func (d *doomed) begin() {
 	d.t.Helper()
 	for killed := true; killed; {
-		c, err := New(Options{Compact: compact.DefaultLimits, Rules: d.rules, Folder: d.folder})
-		if err != nil {
-			d.t.Fatal(err)
-		}
+		c := require.Value(New(Options{Compact: compact.DefaultLimits, Rules: d.rules, Folder: d.folder}))(d.t)
 		c.stepped = d.step
 		d.codec = c
 		killed = d.mayDie(func() {
-			if _, err := c.Restore(""); err != nil {
-				d.t.Fatal(err)
-			}
+			require.Value(c.Restore(""))(d.t)
 		})
 	}
 }
@@ -192,42 +188,6 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	}
 }
 
-// Without PS_RESEND what was on its way is gone with a killed proxy; what had
-// waited before is all there.
-func TestKilledWithoutRepeats(t *testing.T) {
-	e := newEnds(t)
-	r := rand.New(rand.NewPCG(8, 7))
-	d := &doomed{t: t, r: r, rules: []Rule{{Unpulled: true, Threshold: 0.95}}, folder: filepath.Join(folderInMemory(t), "state")}
-	var w *way
-	begin := func() {
-		d.begin()
-		w = e.dial(t, d.codec, e.server, "ps9")
-	}
-	begin()
-	lost := 0
-	for step := range 300 {
-		q := pushes(r, step)
-		before := d.codec.Waiting()
-		if !d.mayDie(func() { w.carry(t, q.frames()) }) {
-			continue
-		}
-		begin()
-		if step < 3 || d.codec.Waiting() == before {
-			lost++
-			continue
-		}
-		// It was sent as far as the proxy knows: then the repeat would be one.
-		repeats := d.codec.Counts().Reasons[ReasonRepeat]
-		w.carry(t, q.frames())
-		if d.codec.Counts().Reasons[ReasonRepeat] != repeats+1 {
-			t.Fatalf("step %d: %v waited before the kill, %v after it", step, before, d.codec.Waiting())
-		}
-	}
-	if lost < 5 {
-		t.Fatalf("%d pushes were cut off: too few to tell anything", lost)
-	}
-}
-
 // Two proxies one after the other have pushes of one worker, as when one ends while
 // the next has begun: what waits in both comes together.
 func TestProxiesThatOverlap(t *testing.T) {
@@ -235,10 +195,7 @@ func TestProxiesThatOverlap(t *testing.T) {
 	e := newEnds(t)
 	rule := Rule{Unpulled: true, Threshold: 0.95}
 	open := func() (*Codec, *way) {
-		c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{rule}, Folder: folder})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := require.Value(New(Options{Compact: compact.DefaultLimits, Rules: []Rule{rule}, Folder: folder}))(t)
 		return c, e.dial(t, c, e.server, "ps9")
 	}
 	r := rand.New(rand.NewPCG(2, 2))
@@ -256,9 +213,7 @@ func TestProxiesThatOverlap(t *testing.T) {
 		push(after, pushes(r, step))
 		push(before, pushes(r, step+100))
 	}
-	if err := old.Flush(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, old.Flush(t.Context()))
 	before.close()
 	if n, err := next.Restore(""); n != 1 || err != nil {
 		t.Fatal(n, err)
@@ -280,10 +235,7 @@ func TestProxiesThatOverlap(t *testing.T) {
 func TestFileIsCut(t *testing.T) {
 	folder := t.TempDir()
 	e := newEnds(t)
-	c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: folder})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: folder}))(t)
 	w := e.dial(t, c, e.server, "ps9")
 	r := rand.New(rand.NewPCG(4, 4))
 	for step := range 9 {
@@ -293,9 +245,7 @@ func TestFileIsCut(t *testing.T) {
 	if err != nil || len(files) != 1 || !strings.HasSuffix(files[0].Name(), fileSuffix) {
 		t.Fatal(files, err)
 	}
-	if err := os.Truncate(filepath.Join(folder, files[0].Name()), 0); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Truncate(filepath.Join(folder, files[0].Name()), 0))
 	for step := 9; step < 30; step++ {
 		w.carry(t, pushes(r, step).frames())
 	}
@@ -313,32 +263,23 @@ func TestDamagedStream(t *testing.T) {
 	folder := t.TempDir()
 	e := newEnds(t)
 	open := func() *Codec {
-		c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: folder})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := require.Value(New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: folder}))(t)
 		return c
 	}
 	c := open()
 	w := e.dial(t, c, e.server, "ps9")
 	w.carry(t, pushes(rand.New(rand.NewPCG(4, 4)), 0).frames())
 	w.close()
-	if _, err := c.Save(""); err != nil {
-		t.Fatal(err)
-	}
+	require.Value(c.Save(""))(t)
 	files, err := os.ReadDir(folder)
 	if err != nil || len(files) != 1 {
 		t.Fatal(files, err)
 	}
 	path := filepath.Join(folder, files[0].Name())
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text[4096] ^= 1 // the first extent
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, text, 0o600))
 	next := open()
 	if n, err := next.Restore(""); n != 0 || err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("%d streams, %v", n, err)
@@ -354,14 +295,9 @@ func TestDamagedStream(t *testing.T) {
 // Where the folder cannot be written, all is as without one, and counted.
 func TestNoFolderIsCounted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	e := newEnds(t)
-	c, err := New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: file})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := require.Value(New(Options{Compact: compact.DefaultLimits, Rules: []Rule{{Unpulled: true, Threshold: 0.9}}, Folder: file}))(t)
 	w := e.dial(t, c, e.server, "ps9")
 	pushed, got := sums{}, sums{}
 	r := rand.New(rand.NewPCG(4, 4))

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // template is a push of the worker, in whose image own pushes are made.

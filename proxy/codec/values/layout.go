@@ -4,8 +4,8 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/element"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // DenseValues is the number of values from which on a key is a layer by itself. Keys
@@ -60,7 +60,7 @@ func (l *layout) readShape(m *pslite.Message, spans []span) Reason {
 	}
 	unit := vals.Type.Size()
 	if lens := m.Lens(); lens != nil {
-		return l.readLens(keys, lens, vals, unit, spans)
+		return l.readLens(m, lens, vals, unit, spans)
 	}
 	if len(vals.Bytes)%n != 0 || len(vals.Bytes)/n%unit != 0 {
 		return ReasonShape
@@ -75,7 +75,7 @@ func (l *layout) readShape(m *pslite.Message, spans []span) Reason {
 			end = at + sort.Search(n-at, func(k int) bool { return keys.At(at+k) > last })
 		}
 		if end > at {
-			if r := l.addPieces(s, vals.Type, at, end-at, at*size, size); r != "" {
+			if r := l.addPieces(s, m, at, end-at, at*size, size); r != "" {
 				return r
 			}
 		}
@@ -89,8 +89,8 @@ func (l *layout) readShape(m *pslite.Message, spans []span) Reason {
 // readLens cuts the values of keys with lengths of their own, which the message's check
 // has compared with the values. Neighbouring keys of few values in one span become one
 // piece.
-func (l *layout) readLens(keys pslite.Keys, lens pslite.Lens, vals pslite.Values, unit int, spans []span) Reason {
-	from, s := 0, 0
+func (l *layout) readLens(m *pslite.Message, lens pslite.Lens, vals pslite.Values, unit int, spans []span) Reason {
+	keys, from, s := m.Keys(), 0, 0
 	for i := range keys.Len() {
 		for keys.At(i) > spans[s].Last {
 			s++
@@ -101,7 +101,7 @@ func (l *layout) readLens(keys pslite.Keys, lens pslite.Lens, vals pslite.Values
 		}
 		size := n * unit
 		last := len(l.pieces) - 1
-		if r := l.addPieces(&spans[s], vals.Type, i, 1, from, size); r != "" {
+		if r := l.addPieces(&spans[s], m, i, 1, from, size); r != "" {
 			return r
 		}
 		if last >= 0 && l.pieces[last].join(&l.pieces[last+1], lens, unit) {
@@ -135,17 +135,17 @@ func (p *piece) join(o *piece, lens pslite.Lens, unit int) bool {
 // addPieces adds pieces for keys of size bytes each: one for all of them, or one for
 // each if they are dense. Values of an unknown type become one piece that is not
 // known, whose bytes go as they are.
-func (l *layout) addPieces(s *span, t pslite.DataType, first, keys, from, size int) Reason {
+func (l *layout) addPieces(s *span, m *pslite.Message, first, keys, from, size int) Reason {
 	p := piece{span: s, first: first, keys: keys, from: from, to: from + keys*size}
-	switch {
-	// CHAR and OTHER frames may contain anything: only a rule can say what.
+	switch t := m.Meta.DataTypes[1]; {
 	case t == pslite.Float:
 		p.kind, p.known = element.Float32, true
 	case t == pslite.Double:
 		p.kind, p.known = element.Float64, true
-	case (t == pslite.Char || t == pslite.Other) && s.rule != nil && s.rule.Elements != "":
-		kind, err := parseElements(s.rule.Elements)
-		p.kind, p.known = kind, err == nil
+	// CHAR and OTHER frames may contain anything: a rule says what, unless the message's command
+	// says something else.
+	case (t == pslite.Char || t == pslite.Other) && s.rule != nil:
+		p.kind, p.known = element.OfChars(s.rule.Elements, m.Meta.Head)
 	}
 	if p.known {
 		if size%p.kind.Size() != 0 {
@@ -166,9 +166,6 @@ func (l *layout) addPieces(s *span, t pslite.DataType, first, keys, from, size i
 	}
 	return ""
 }
-
-// parseElements is element.Parse, for a rule's Elements.
-func parseElements(name string) (element.Kind, error) { return element.Parse(name) }
 
 // any reports whether such holds for the rule of any piece.
 func (l *layout) any(such func(*Rule) bool) bool {

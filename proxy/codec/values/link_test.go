@@ -7,10 +7,11 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
-	"github.com/psidecar/psidecar/proxy/zmtp"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // ends are the codecs of two hosts: that of the worker and that of the server.
@@ -80,14 +81,10 @@ func (e *ends) open(t testing.TB, l relay.Link, from, to *Codec, node string) *w
 		l.Dialer, l.Acceptor = l.Acceptor, l.Dialer
 	}
 	s, dialerReceives, err := from.Open(l, to.Offer())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l.Dialed = false
 	acceptorSends, r, err := to.Open(l, from.Offer())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s.(relay.Greeter).Ready(zmtp.Ready{Identity: []byte(node)})
 	return &way{sender: s, receiver: r, close: func() {
 		s.Close()
@@ -114,9 +111,7 @@ func (w *way) carry(t testing.TB, frames [][]byte) [][]byte {
 	}
 	w.encoded += len(head)
 	out, received, err := w.receiver.Decode(head)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if plain != received || len(out) != len(frames) {
 		t.Fatalf("%d frames, of them plain %b, were received as %d, %b", len(frames), plain, len(out), received)
 	}
@@ -137,7 +132,7 @@ func (w *way) carry(t testing.TB, frames [][]byte) [][]byte {
 // request is a message about keys before it is frames.
 type request struct {
 	timestamp  int32
-	app        int32
+	app, head  int32
 	push, pull bool
 	answer     bool
 	keys       []uint64
@@ -153,7 +148,7 @@ func (q request) frames() [][]byte {
 	if q.raw != nil {
 		kind, vals = q.kind, q.raw
 	}
-	m := pslite.Meta{Timestamp: q.timestamp, AppID: q.app, Request: !q.answer, Push: q.push, Pull: q.pull,
+	m := pslite.Meta{Timestamp: q.timestamp, AppID: q.app, Head: q.head, Request: !q.answer, Push: q.push, Pull: q.pull,
 		DataTypes: []pslite.DataType{pslite.Uint64, kind}}
 	data := [][]byte{pslite.AppendKeys(nil, q.keys), vals}
 	if q.lens != nil {

@@ -3,7 +3,7 @@ package values
 import (
 	"bytes"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // located is a pull's list of keys, all of which have places in a layer. What it takes is

@@ -13,10 +13,12 @@ type origin struct {
 	links   int
 	job     string
 	several bool // more than one job was named
+	leaves  bool // a link leads to another host
 }
 
 // joinOrigin counts a link from an origin until the function that it returns is called.
-func (c *Codec) joinOrigin(name string) (leave func()) {
+// leaves says that it leads to another host.
+func (c *Codec) joinOrigin(name string, leaves bool) (leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := c.origins[name]
@@ -29,6 +31,10 @@ func (c *Codec) joinOrigin(name string) (leave func()) {
 		c.origins[name] = o
 	}
 	o.links++
+	if leaves && !o.leaves {
+		o.leaves = true
+		c.named.Add(1)
+	}
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -51,6 +57,14 @@ func (c *Codec) names(name, job string) {
 		o.job = job
 		c.named.Add(1)
 	}
+}
+
+// leavesHost reports whether an origin has, or had, links to other hosts.
+func (c *Codec) leavesHost(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := c.origins[name]
+	return o != nil && o.leaves
 }
 
 // jobOf returns the job of an origin, empty if it is not known.

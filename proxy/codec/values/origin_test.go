@@ -3,7 +3,7 @@ package values
 import (
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/pslite"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 )
 
 // registration is what a node tells the scheduler, or what that tells a node of

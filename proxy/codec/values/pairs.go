@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // pairs records how the pulls of one worker's customer from one server belong to its
@@ -32,8 +32,12 @@ type pairs struct {
 	pulled [64]int32 // timestamps of the last pulls, plus one so that 0 is empty
 	pushed [64]int32 // likewise of the last pushes
 	nextIn [2]int    // the oldest entry of pulled and of pushed
-	roles  roles
-	uses   []maskUse
+	// roles says, for keys by which activations are exchanged through a server, on which
+	// side of the exchange the worker is. A worker that pushed a key before it ever pulled
+	// it (marked) has the activations, and pulls their gradients; with a key that it pulled
+	// first it is the other way round. A forgotten key gets a new role by its next use.
+	roles marks
+	uses  []maskUse
 }
 
 // pull is one message that asked for keys' values.

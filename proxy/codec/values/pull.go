@@ -5,10 +5,10 @@ import (
 	"hash/maphash"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/slim"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // pullBytes bounds the values that each end of a link remembers of pulls, separately
@@ -194,6 +194,7 @@ const (
 // false, nothing.
 func (s *Sender) appendPull(head []byte, m *pslite.Message) (all []byte, coded bool) {
 	start := len(head)
+	s.copies.begin(m)
 	keys, vals := m.Keys(), m.Values().Bytes
 	head = binary.AppendUvarint(head, uint64(len(vals)))
 	for i := 0; i < len(s.layout.pieces); {
@@ -226,7 +227,7 @@ func (s *Sender) appendPull(head []byte, m *pslite.Message) (all []byte, coded b
 func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []byte) (all []byte, form, sent int) {
 	r, n := p.rule(), p.values()
 	switch {
-	case !r.pulls():
+	case !r.pulls() && r.Threshold == 0:
 		return head, formPlain, n
 	case !p.known:
 		s.codec.counts.why(ReasonType)
@@ -248,10 +249,14 @@ func (s *Sender) appendPulled(head []byte, p *piece, keys pslite.Keys, values []
 			return s.appendWire(head[:before], p, r, values)
 		}
 		return head, form, sent
-	case r.Unchanged:
+	case r.Unchanged || !r.pulls():
 		return s.appendUnchanged(head, p, keys, values)
 	case r.Slim == nil:
 		return s.appendWire(head, p, r, values)
+	}
+	if s.copies.apart {
+		s.codec.counts.why(ReasonCommands)
+		return head, formPlain, n
 	}
 	l, isFirst, why := s.rounds.of(p, r, keys, pulled)
 	if l == nil {
@@ -282,9 +287,9 @@ func (s *Sender) appendUnchanged(head []byte, p *piece, keys pslite.Keys, values
 			return encoded, formUnchanged, sent
 		}
 	}
-	changed := s.last.Stats().Changed
+	changed := s.last.Changed()
 	if encoded, ok := s.last.Append(append(head, byte(partRecalled)), name, p.kind, values); ok {
-		if sent = int(s.last.Stats().Changed - changed); encoded[len(head)+1] == 0 {
+		if sent = int(s.last.Changed() - changed); encoded[len(head)+1] == 0 {
 			sent = p.values()
 		}
 		return encoded, formUnchanged, sent

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // answers are pulls' answers: a long key and keys of four values, of which few
@@ -52,9 +54,7 @@ func TestUnchangedIsLossless(t *testing.T) {
 			if step == 35 {
 				rules = []Rule{{Unchanged: true}}
 			}
-			if err := e.server.SetRules(rules); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, e.server.SetRules(rules))
 		}
 		q := a.next(step)
 		if step%4 == 3 {
@@ -87,9 +87,7 @@ func TestSlimPullsHaveValuesOfTheServer(t *testing.T) {
 			if step == 25 {
 				rule.Slim = &Slim{Alpha: 0.5, Epsilon: 0.1, Rounds: 2}
 				for _, c := range []*Codec{e.server, e.worker} {
-					if err := c.SetRules([]Rule{rule}); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, c.SetRules([]Rule{rule}))
 				}
 			}
 			q := a.next(step)
@@ -181,7 +179,7 @@ func TestSlimByChanges(t *testing.T) {
 // Quantized values come as what they were, on average, alone and after a
 // threshold.
 func TestQuantizedPullsAreRightOnAverage(t *testing.T) {
-	for _, rule := range []Rule{{Quantize: 4}, {Quantize: 8, Unpulled: true, Threshold: 0.9}} {
+	for _, rule := range []Rule{{Quantize: 4, Unpulled: true}, {Quantize: 8, Unpulled: true, Threshold: 0.9}} {
 		e := newEnds(t, rule)
 		w := e.dial(t, e.worker, e.server, "ps9")
 		r := rand.New(rand.NewPCG(5, 5))

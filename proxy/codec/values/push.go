@@ -3,9 +3,9 @@ package values
 import (
 	"encoding/binary"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -19,10 +19,11 @@ type pushing struct {
 	part         sparse.Vector
 	some, chosen []uint32
 	gradient     []byte
-	seed         uint64 // of the last rounding; another one for each piece
-	first        bool   // the push is the first of its stream
-	whole        int32  // timestamp of the worker's push, of which the message may be a part
-	split        bool   // the message is a part
+	seed         uint64    // of the last rounding; another one for each piece
+	initials     *initials // of the push's app
+	apart        bool      // nothing that waits belongs to the push's command
+	whole        int32     // timestamp of the worker's push, of which the message may be a part
+	split        bool      // the message is a part
 }
 
 // stream returns the stream of a message's customer, or nil and the reason why there is
@@ -86,7 +87,6 @@ func (s *Sender) appendPush(head []byte, shown *relay.Message, m *pslite.Message
 // leaves, see shelf.go.
 func (s *Sender) appendKept(head []byte, st *stream, shown *relay.Message, m *pslite.Message) (all []byte, coded bool) {
 	st.sender = s
-	st.learn(m, s.dialect)
 	e, sum := exchangeOf(&m.Meta), st.repeats.sumOf(shown.Frames)
 	// Only a connection's first request may come from a new process.
 	fresh := s.fresh[st]
@@ -100,10 +100,11 @@ func (s *Sender) appendKept(head []byte, st *stream, shown *relay.Message, m *ps
 	case isOther:
 		st.restart(ReasonRestarted)
 	}
+	if s.pushing.apart = typed(m) && !st.commands.remembers(m.Meta.Head); !s.pushing.apart {
+		st.learn(m, s.dialect)
+	}
 	start := len(head)
-	s.pushing.first, st.began = !st.began, true
 	head, coded = s.appendPieces(head, st, m)
-	s.pushing.first = false
 	if !st.repeats.remember(e, sum, head[start:], st) {
 		st.counts.why(ReasonForgotten)
 	}
@@ -117,6 +118,9 @@ func (s *Sender) appendPieces(head []byte, st *stream, m *pslite.Message) (all [
 	start := len(head)
 	vals := m.Values().Bytes
 	head = binary.AppendUvarint(head, uint64(len(vals)))
+	if s.pushing.initials = s.initialsOf(m.Meta.AppID); s.pushing.initials != nil {
+		s.pushing.initials.beginPush(m)
+	}
 	// The pairing is advanced by each push, whatever becomes of it.
 	if s.active.uses = nil; st != nil && s.layout.any((*Rule).activates) {
 		s.active.uses = st.pairs.push(m.Meta.Timestamp, m.Keys())
@@ -168,10 +172,17 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 		}
 		return head, formPlain, n
 	}
-	owed := false
+	if (r.Threshold > 0 || r.Slim != nil) && s.assigns() {
+		s.codec.counts.why(ReasonAssigned)
+		if r.Threshold > 0 {
+			s.fit.note(ReasonAssigned)
+		}
+		return head, formPlain, n
+	}
+	owed, initial := false, s.initial(p, r)
 	if st != nil {
 		owed = s.addOwed(st, p, keys, values)
-		v, why := s.threshold(st, p, r, keys, values)
+		v, why := s.threshold(st, p, r, keys, values, initial)
 		if why != "" {
 			s.codec.counts.why(why)
 		}
@@ -179,6 +190,9 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 			s.fit.note(why)
 		}
 		if v != nil {
+			if initial { // those among the values must not be rounded
+				r = noRule
+			}
 			return s.appendVector(head, v, r), formThreshold, v.Count()
 		}
 		if r.activates() && !owed {
@@ -189,7 +203,7 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 	}
 	switch {
 	case r.Threshold > 0: // it does not apply, and no lossy codec takes its place
-	case r.Slim != nil && !s.slims(p, r, keys):
+	case initial:
 		s.codec.counts.why(ReasonUnpulled)
 	case r.Slim != nil:
 		u, ok := pushed, false
@@ -204,11 +218,19 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 		head = binary.AppendUvarint(head, uint64(n))
 		return s.quantize(head, r, p.kind, values), formQuantize, n
 	}
-	head, form, sent = s.appendWire(head, p, r, values)
+	form, sent = formPlain, n
+	if !initial {
+		head, form, sent = s.appendWire(head, p, r, values)
+	}
 	if owed && form == formPlain { // the values are not those of the message any more
 		return appendPlain(head, values), formThreshold, n
 	}
 	return head, form, sent
+}
+
+// assigns reports whether it is known that the server assigns pushes.
+func (s *Sender) assigns() bool {
+	return s.codec.assigns || s.link.Routes != nil && s.link.Routes.Assigns()
 }
 
 // threshold returns what of a piece goes under its rule's threshold; nil if there is
@@ -218,23 +240,27 @@ func (s *Sender) appendPushed(head []byte, st *stream, p *piece, keys pslite.Key
 // Under a rule without a threshold a layer that exists sends everything with the next
 // push, which may itself be a gradual end (Rule.End), and is dropped when nothing is
 // left.
-func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, values []byte) (*sparse.Vector, Reason) {
+//
+// initial says that some of the values may be initial ones, which go whole.
+func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, values []byte, initial bool) (*sparse.Vector, Reason) {
 	room, v := &s.pushing, &s.pushing.vector
 	switch {
 	case p.dense():
+		if initial && r.Threshold > 0 {
+			return nil, ReasonUnpulled
+		}
 		key := keys.At(p.first)
 		if r.Threshold == 0 && st.dense[key] == nil {
 			return nil, ""
 		}
 		l, why := st.denseOf(key, p, r)
+		if why == "" && room.apart { // a step all the same
+			l.SetAge(l.Age() + 1)
+			noteAge(l.extent, l.Layer)
+			why = ReasonCommands
+		}
 		if why != "" {
 			return nil, why
-		}
-		// A worker pushes its initial values once, before it pulls. Leaving any out
-		// would leave the server without them: unlike a gradient they are not made up
-		// for later.
-		if r.Threshold > 0 && !r.Unpulled && !l.pulled {
-			return nil, ReasonUnpulled
 		}
 		st.save(l.Layer, l.extent, nil)
 		last := r.Threshold == 0 && (r.End == 0 || l.Ended())
@@ -247,14 +273,17 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 		return nil, ""
 	default:
 		l, why := st.narrowOf(p, r, pushPart{room.whole, keys.At(p.first), keys.Len() == 1 && !room.split})
+		if why == "" && room.apart {
+			why = ReasonCommands
+		}
 		if why == "" {
 			room.at, why = st.place(room.at[:0], l, keys, p)
 		}
 		if why != "" {
 			return nil, why
 		}
-		if r.Threshold > 0 && !r.Unpulled && (room.first || !l.index.gradients(keys, p)) {
-			if room.first || !s.compressPulled(st, l, p, keys, values) {
+		if initial && r.Threshold > 0 {
+			if in := room.initials; in == nil || in.first || in.repeats || !s.compressPulled(st, l, p, keys, values) {
 				return nil, ReasonUnpulled
 			}
 			s.codec.counts.why(ReasonUnpulled)
@@ -284,7 +313,7 @@ func (s *Sender) compressPulled(st *stream, l *narrowLayer, p *piece, keys pslit
 	first := uint32(0)
 	for i := range p.keys {
 		width := uint32(p.widthOf(i))
-		if l.index.at(keys.At(p.first + i)).pulled() {
+		if room.initials.pulledKey(keys.At(p.first + i)) {
 			for j := first; j < first+width; j++ {
 				room.chosen = append(room.chosen, j)
 				room.some = append(room.some, room.at[j])
@@ -317,64 +346,6 @@ func (s *Sender) compressPulled(st *stream, l *narrowLayer, p *piece, keys pslit
 	return true
 }
 
-// notePull records for the streams of this link that a request pulls keys: pushes of
-// these are gradients.
-func (s *Sender) notePull(m *pslite.Message) {
-	if isOwn(m.Meta.Timestamp) || len(m.Data) == 0 {
-		return
-	}
-	keys := m.Keys()
-	var asks *stream // whose next pushes the pull is for, as far as that is known
-	if s.tellsGradients() {
-		asks, _ = s.stream(m, true)
-	}
-	for _, st := range s.streams {
-		st.notePull(keys, st == asks)
-	}
-	for i := 0; i < keys.Len() && len(s.slimmed) > 0; i++ {
-		key := ownKey{[2]int32{m.Meta.AppID, m.Meta.CustomerID}, keys.At(i)}
-		if pulled, ok := s.slimmed[key]; ok && !pulled {
-			s.slimmed[key] = true
-		}
-	}
-}
-
-// tellsGradients reports whether a rule applies only to pushes that are known to be
-// gradients.
-func (s *Sender) tellsGradients() bool {
-	for i := range s.spans {
-		if r := s.spans[i].rule; r != nil && r.Threshold > 0 && !r.Unpulled {
-			return true
-		}
-	}
-	return false
-}
-
-// ownKey is a key of an app and customer.
-type ownKey struct {
-	whose [2]int32
-	key   uint64
-}
-
-// slims reports whether slim may leave out values of a piece. Those of a dense key's
-// first pushes, until it is pulled, may be its initial values, which must all arrive.
-func (s *Sender) slims(p *piece, r *Rule, keys pslite.Keys) bool {
-	if r.Unpulled || !p.dense() {
-		return true
-	}
-	key := ownKey{s.rounds.whose, keys.At(p.first)}
-	if pulled := s.slimmed[key]; pulled {
-		return true
-	}
-	if len(s.slimmed) < maxRounds {
-		if s.slimmed == nil {
-			s.slimmed = map[ownKey]bool{}
-		}
-		s.slimmed[key] = false
-	}
-	return false
-}
-
 // compress calls Compress or CompressAt of a layer and counts numbers that are not
 // finite.
 func (s *Sender) compress(l *threshold.Layer, by func() error) {
@@ -393,7 +364,7 @@ func (s *Sender) compress(l *threshold.Layer, by func() error) {
 // server through the new one.
 func (s *Sender) addOwed(st *stream, p *piece, keys pslite.Keys, values []byte) (changed bool) {
 	// A dense key's layer goes by the key alone, whatever the spans are.
-	if p.dense() || len(st.narrow) == 0 {
+	if p.dense() || len(st.narrow) == 0 || s.pushing.apart {
 		return false
 	}
 	room := &s.pushing

@@ -3,6 +3,8 @@ package values
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // sums adds up by key what a server gets.
@@ -97,14 +99,10 @@ func TestThresholdLosesNothing(t *testing.T) {
 		switch step {
 		case 120:
 			rule.Threshold, rule.Layers = 0.9, []Range{{0, 300}, {500, 1000}}
-			if err := e.worker.SetRules([]Rule{rule}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, e.worker.SetRules([]Rule{rule}))
 		case 200:
 			rule = Rule{Unpulled: true, Threshold: 0.5, Lifespan: 1, Keys: Range{0, 1 << 20}}
-			if err := e.worker.SetRules([]Rule{rule}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, e.worker.SetRules([]Rule{rule}))
 		}
 		send(pushes(r, step))
 	}
@@ -112,9 +110,7 @@ func TestThresholdLosesNothing(t *testing.T) {
 	if waits == 0 || plain < 2*encoded {
 		t.Errorf("%v waits, %d bytes went as %d: too little was held back", waits, plain, encoded)
 	}
-	if err := e.worker.SetRules(nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.worker.SetRules(nil))
 	for k, v := range pushed {
 		send(request{timestamp: 1000 + int32(k%100000), push: true, keys: []uint64{k}, vals: make([]float32, len(v))})
 	}
@@ -156,9 +152,7 @@ func TestRepeatsGoAsTheFirst(t *testing.T) {
 			}
 		}
 	}
-	if err := e.worker.SetRules(nil); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.worker.SetRules(nil))
 	for k, v := range pushed {
 		q := request{timestamp: 1000 + int32(k%100000), push: true, keys: []uint64{k}, vals: make([]float32, len(v))}
 		got.add(q.keys, floats(w.carry(t, q.frames())[2]), nil)

@@ -1,20 +1,18 @@
 package values
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"math/bits"
 	"sync"
-	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/keylist"
 	"github.com/psidecar/psidecar/proxy/codec/quantize"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
 	"github.com/psidecar/psidecar/proxy/codec/unchanged"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -26,10 +24,7 @@ import (
 type Receiver struct {
 	codec   *Codec
 	compact *compact.Receiver
-	memory  *relay.Memory
-	lent    []byte          // of memory, for the values of the last message
-	work    []byte          // of memory, for the values of a part
-	worked  *sparse.Vector  // the vector whose Values are in work
+	loan    *relay.Loan     // of the message in hand, also for compact
 	state   keylist.Account // of the remembered values
 	counted int             // bytes counted in state
 	vector  sparse.Vector
@@ -38,7 +33,6 @@ type Receiver struct {
 	last    *unchanged.Receiver
 	keyed   byKey
 	copied  copied
-	halves  []byte      // a buffer for a part's values of 16 bits
 	keys    pslite.Keys // of the message at hand
 	// Of the message at hand, for activations: its frames, and which pull it answers,
 	// once that was looked up.
@@ -55,10 +49,8 @@ type Receiver struct {
 // Sender at the other end counts by: constants of this package and pullLimit, which
 // the offer has.
 func newReceiver(c *Codec, l relay.Link, cr *compact.Receiver) *Receiver {
-	r := &Receiver{codec: c, compact: cr, memory: l.Memory, layers: map[int]*known{}, left: pullBytes, link: l}
-	if l.Memory != nil {
-		r.state = keylist.NewAccount(l.Memory)
-	}
+	r := &Receiver{codec: c, compact: cr, loan: cr.Loan(), layers: map[int]*known{}, left: pullBytes, link: l}
+	r.state = keylist.NewAccount(r.loan)
 	r.keyed = newByKey(keyBytes)
 	r.copied = newCopied(c.pullLimit())
 	r.last = unchanged.NewReceiver(unchanged.Limits{Bytes: pullBytes, Answers: unchanged.DefaultLimits.Answers})
@@ -76,14 +68,7 @@ func (r *Receiver) Close() { r.close() }
 
 // Release implements [relay.Releaser]: the frames that Decode returned are not used any
 // more.
-func (r *Receiver) Release() {
-	r.compact.Release()
-	if r.lent != nil {
-		r.memory.Return(r.lent)
-		r.lent = nil
-	}
-	r.giveWork()
-}
+func (r *Receiver) Release() { r.compact.Release() }
 
 // Waits implements [relay.Waiter]. Only a message that is compact's alone can wait for
 // shared values.
@@ -98,6 +83,8 @@ func (r *Receiver) Abort() { r.compact.Abort() }
 // compact's head need not be moved to make room for one.
 func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error) {
 	r.Release()
+	r.loan.Begin(len(head))
+	defer r.loan.End()
 	if len(head) == 0 {
 		return nil, 0, fmt.Errorf("%w: an empty head", ErrCorrupt)
 	}
@@ -142,11 +129,8 @@ func (r *Receiver) Decode(head []byte) (frames [][]byte, plain uint32, err error
 	return frames, 0, nil
 }
 
-// memoryPatience is how long a message waits for memory for its values.
-const memoryPatience = 30 * time.Second
-
 // values reads a section and returns the values frame, in memory borrowed until
-// Release.
+// Release. Whatever is decoded is decoded in the place that it has there.
 func (r *Receiver) values(section []byte) ([]byte, error) {
 	total, src, err := uvarint(section)
 	if err != nil {
@@ -155,16 +139,14 @@ func (r *Receiver) values(section []byte) ([]byte, error) {
 	if total == 0 {
 		return nil, fmt.Errorf("%w: a section without values", ErrCorrupt)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), memoryPatience)
-	defer cancel()
-	if r.lent, err = r.memory.Borrow(ctx, total); err != nil {
-		return nil, fmt.Errorf("values: no memory within the bound for %d bytes of values: %w", total, err)
+	out, err := r.loan.Borrow(total)
+	if err != nil {
+		return nil, fmt.Errorf("values: %w", err)
 	}
-	out := r.lent[:total]
+	out = out[:total]
 	// Every part takes bytes of src, so this ends whatever they claim.
 	for at := 0; at < total; {
 		n, rest, err := r.part(src, out[at:])
-		r.giveWork()
 		if err != nil {
 			return nil, err
 		}
@@ -236,11 +218,7 @@ func (r *Receiver) sparsePart(src, out []byte, decode decodeValues) (n int, rest
 	if err != nil {
 		return 0, nil, corrupt(err)
 	}
-	if rest, err = r.readValues(&r.vector, count, src, decode); err != nil {
-		return 0, nil, err
-	}
-	n, err = expand(&r.vector, out)
-	return n, rest, err
+	return expand(&r.vector, count, src, out, decode)
 }
 
 func corrupt(err error) error { return fmt.Errorf("%w: %w", ErrCorrupt, err) }
@@ -287,12 +265,43 @@ func fill(out, values []byte) (int, error) {
 	return copy(out, values), nil
 }
 
-// expand is fill with the whole of a vector.
-func expand(v *sparse.Vector, out []byte) (int, error) {
-	n := v.N * v.Kind.Size()
+// decodeValues appends to dst the count numbers of a kind at the beginning of src, and
+// returns what follows them. It needs no more of dst than they take.
+type decodeValues func(dst []byte, kind element.Kind, count int, src []byte) (values, rest []byte, err error)
+
+// expand reads the count values of v at the beginning of src, and fills the beginning of out
+// with the whole of v. The values are decoded to its end, from where they go to their places:
+// equal numbers take next to nothing on the wire, so that a short message can claim very many,
+// and they take no memory of their own.
+func expand(v *sparse.Vector, count int, src, out []byte, decode decodeValues) (n int, rest []byte, err error) {
+	n = v.N * v.Kind.Size()
 	if n == 0 || n > len(out) {
-		return 0, fmt.Errorf("%w: %d bytes of values where %d are wanted", ErrCorrupt, n, len(out))
+		return 0, nil, fmt.Errorf("%w: %d bytes of values where %d are wanted", ErrCorrupt, n, len(out))
+	}
+	at := n - count*v.Kind.Size()
+	if v.Values, rest, err = decode(out[at:at:n], v.Kind, count, src); err != nil {
+		return 0, nil, corrupt(err)
 	}
 	v.Expand(out[:n])
-	return n, nil
+	v.Values = nil
+	return n, rest, nil
+}
+
+// mayRemember reserves memory for everything that a part with at most most bytes of
+// values may have the receiver remember. It may block, and is called before the part
+// changes any state.
+func (r *Receiver) mayRemember(most int) error {
+	n := most + r.keys.Len()*cellBytes
+	if err := r.state.Grow(n); err != nil {
+		return fmt.Errorf("values: %w", err)
+	}
+	r.counted += n
+	return nil
+}
+
+// countState returns what mayRemember took and the part did not need.
+func (r *Receiver) countState() {
+	n := r.keyed.limit - r.keyed.left + r.copied.limit - r.copied.left + r.last.Bytes() + pullBytes - r.left
+	r.state.Shrink(r.counted - n)
+	r.counted = n
 }

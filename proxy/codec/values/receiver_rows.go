@@ -3,10 +3,10 @@ package values
 import (
 	"fmt"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/rows"
 	"github.com/psidecar/psidecar/proxy/codec/sparse"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // readRows reads a part of rows, an answer's activations, and keeps their mask: the

@@ -78,9 +78,6 @@ func (r *Receiver) round(kind part, src, out []byte) (n int, rest []byte, err er
 	if flags&roundQuantized != 0 {
 		decode = quantize.Decode
 	}
-	if rest, err = r.readValues(v, count, src, decode); err != nil {
-		return 0, nil, err
-	}
 	// The size of a push's layer is known only after its header; until then a layer
 	// that begins costs nothing.
 	if isFirst {
@@ -90,13 +87,16 @@ func (r *Receiver) round(kind part, src, out []byte) (n int, rest []byte, err er
 		}
 	}
 	if kind == partSlim {
-		n, err = expand(v, out)
-		return n, rest, err
+		return expand(v, count, src, out, decode)
 	}
-	if v.N*v.Kind.Size() != len(l.values) {
-		return 0, nil, fmt.Errorf("%w: %d numbers of %v for a layer of %d bytes", ErrCorrupt, v.N, v.Kind, len(l.values))
+	if n = v.N * v.Kind.Size(); n != len(l.values) || n > len(out) {
+		return 0, nil, fmt.Errorf("%w: %d numbers of %v for a layer of %d bytes, where %d are wanted", ErrCorrupt, v.N, v.Kind, len(l.values), len(out))
+	}
+	if v.Values, rest, err = decode(out[:0:n], v.Kind, count, src); err != nil {
+		return 0, nil, corrupt(err)
 	}
 	v.Merge(l.values)
+	v.Values = nil
 	n, err = fill(out, l.values)
 	return n, rest, err
 }

@@ -5,8 +5,8 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/mapped"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 

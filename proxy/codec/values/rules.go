@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
 // Rule says what becomes of the values of a job's keys. Zero fields change nothing, and
@@ -26,7 +28,8 @@ type Rule struct {
 	LeastValues int `json:"least-values,omitempty" yaml:"least-values"`
 	// Elements is what a values frame of type CHAR or OTHER contains, which is how
 	// PS-lite labels values of char and of types it does not know: float32, float64,
-	// float16 or bfloat16; empty: such frames are left alone.
+	// float16 or bfloat16; empty: such frames are left alone, as are those whose command
+	// says that they contain something else ([element.OfChars]).
 	Elements string `json:"elements,omitempty" yaml:"elements"`
 
 	// Pushes. Threshold is the share of a layer's values that waits (DCT's sparsity
@@ -46,9 +49,9 @@ type Rule struct {
 	// over all of these pushes. Without a Threshold it is for layers that had one by
 	// another rule until then; there is no threshold afterwards.
 	End int `json:"threshold-end,omitempty" yaml:"threshold-end"`
-	// Unpulled takes every push for a gradient. Otherwise nothing waits of a key before
-	// its worker has pulled it, of a dense key after pushing it, nor of a worker's
-	// first push to a server: these may be initial values.
+	// Unpulled takes every push for a gradient. Otherwise Threshold, Slim, Quantize and
+	// Wire do not apply to a push of a key before its worker has pulled it, of a dense
+	// key after pushing it, nor to a link's first push: these may be initial values.
 	Unpulled bool `json:"threshold-unpulled,omitempty" yaml:"threshold-unpulled"`
 	// SameHost applies the lossy codecs to connections within a host as well, where
 	// they save no network traffic.
@@ -176,7 +179,7 @@ func (r *Rule) Check() error {
 		}
 	}
 	if r.Elements != "" {
-		if _, err := parseElements(r.Elements); err != nil {
+		if _, err := element.Parse(r.Elements); err != nil {
 			return err
 		}
 	}

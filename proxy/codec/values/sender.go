@@ -2,13 +2,14 @@ package values
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/psidecar/psidecar/internal/policy"
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/codec/unchanged"
-	"github.com/psidecar/psidecar/proxy/pslite"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 
@@ -27,7 +28,7 @@ type Sender struct {
 	dialect pslite.Dialect  // of message
 
 	job     string   // where it is known
-	asked   uint64   // codec.named when job was looked up
+	asked   uint64   // codec.named when job and place were looked up
 	rules   *ruleSet // the rules that spans were compiled from
 	titled  uint64   // version of codec.titles when title was looked up
 	title   policy.JobTitle
@@ -48,16 +49,18 @@ type Sender struct {
 	resend  atomic.Bool // the process uses PS_RESEND
 	// sameHost: the link ends where it begins, and crosses no network.
 	sameHost bool
-	slimmed  map[ownKey]bool // dense keys that slim has seen pushed; true: pulled after that
-	ownMu    sync.Mutex      // guards own; all else is the sending goroutine's
-	own      [][][]byte      // own messages to be sent, as frames
+	place    place               // as of asked
+	tells    bool                // a rule holds for gradients alone
+	initials map[int32]*initials // by app; empty until tells
+	ownMu    sync.Mutex          // guards own; all else is the sending goroutine's
+	own      [][][]byte          // own messages to be sent, as frames
 	close    func()
 }
 
 // newSender makes the Sender of a link's end. It joins no stream yet: the messages
 // show which ones it needs.
 func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender {
-	s := &Sender{client: client{codec: c, link: l}, compact: cs, message: new(pslite.Message), streams: map[[2]int32]*stream{}, fresh: map[*stream]bool{}}
+	s := &Sender{client: client{codec: c, link: l}, compact: cs, message: new(pslite.Message), streams: map[[2]int32]*stream{}, fresh: map[*stream]bool{}, initials: map[int32]*initials{}}
 	if l.Wake == nil {
 		s.link.Wake = func() {}
 	}
@@ -69,9 +72,12 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender
 	s.job, s.fit = l.Job, c.fits.of(l.Job)
 	s.titled = ^uint64(0) // none is known yet
 	s.sameHost = l.Client.IsValid() && (l.Dialer == l.Acceptor || l.Client.Addr().Unmap() == l.Destination.Addr().Unmap())
+	if s.sameHost {
+		s.place = withinHost
+	}
 	leave := func() {}
 	if l.Dialed {
-		leave = c.joinOrigin(l.Origin)
+		leave = c.joinOrigin(l.Origin, !s.sameHost)
 		c.names(l.Origin, l.Job)
 	}
 	// Streams stay with the codec when the link ends: the worker reconnects, or its end
@@ -80,6 +86,9 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender
 		cs.Close()
 		leave()
 		s.copies.close()
+		for _, in := range s.initials {
+			in.close()
+		}
 		for _, st := range s.streams {
 			st.mu.Lock()
 			if st.sender == s {
@@ -116,7 +125,7 @@ func (s *Sender) Hold(shown *relay.Message) bool {
 	switch {
 	case s.codec.watcher.Load() != nil,
 		m.Meta.Request && m.Meta.Push && (s.wantsPush() || s.owes(m)),
-		!m.Meta.Request && m.Meta.Pull && s.wantsPull():
+		!m.Meta.Request && m.Meta.Pull && (s.wantsPull() || s.recalls()):
 		return true
 	}
 	return s.compact.Hold(shown)
@@ -135,19 +144,25 @@ func (s *Sender) Abort() { s.compact.Abort() }
 // is called for each message, so it compares versions and pointers before it looks
 // anything up.
 func (s *Sender) follow() {
-	job := s.job
-	if asked := s.codec.named.Load(); s.link.Job == "" && asked != s.asked {
+	job, at := s.job, s.place
+	if asked := s.codec.named.Load(); asked != s.asked {
 		s.asked = asked
-		job = s.codec.jobOf(s.link.Origin)
+		if s.link.Job == "" {
+			job = s.codec.jobOf(s.link.Origin)
+		}
+		if s.sameHost && s.codec.leavesHost(s.link.Origin) {
+			at = amongHosts
+		}
 	}
 	title := s.title
 	if asked := s.codec.titles.Version(); s.link.Dialed && (asked != s.titled || job != s.job) {
 		s.titled = asked
 		title = s.codec.titles.Of(s.link.Origin, job)
 	}
-	if now := s.codec.rules.Load(); now != s.rules || job != s.job || title != s.title {
-		s.rules, s.job, s.title, s.fit = now, job, title, s.codec.fits.of(job)
-		s.spans = compile(now.with(title), job, title.Name, s.sameHost)
+	if now := s.codec.rules.Load(); now != s.rules || job != s.job || title != s.title || at != s.place {
+		s.rules, s.job, s.title, s.fit, s.place = now, job, title, s.codec.fits.of(job), at
+		s.spans = compile(now.with(title), job, title.Name, at)
+		s.tells = s.tellsGradients()
 		s.copies.forget() // what went in another way meanwhile is not in them
 	}
 }
@@ -170,6 +185,14 @@ func (s *Sender) wantsPull() bool {
 		}
 	}
 	return false
+}
+
+// recalls reports whether answers leave out what their worker has, although no rule asks
+// for that: a threshold leaves most parameters as they are. If several processes of the
+// other host are answered, they share their values instead, see package compact.
+func (s *Sender) recalls() bool {
+	return slices.ContainsFunc(s.spans, func(p span) bool { return p.rule != nil && p.rule.Threshold > 0 }) &&
+		!s.compact.AnswersSeveral() && (s.link.Pays == nil || s.link.Pays())
 }
 
 // pushes reports whether the rule does anything to pushes; pulls likewise, for
@@ -214,7 +237,9 @@ func (s *Sender) Encode(dst []byte, shown *relay.Message) (head []byte, plain ui
 		s.noteMoves(m)
 	}
 	if m := s.coded(shown); m != nil {
-		s.alters()
+		if m.Meta.Request || s.wantsPull() {
+			s.alters()
+		}
 		if head, plain, ok = s.encode(dst, shown, m); ok {
 			if pulls {
 				s.notePull(m)
@@ -274,7 +299,7 @@ func (s *Sender) coded(shown *relay.Message) *pslite.Message {
 	isPush := m.Meta.Request && m.Meta.Push
 	switch {
 	case isPush && (s.wantsPush() || s.owes(m)):
-	case !m.Meta.Request && m.Meta.Pull && s.wantsPull():
+	case !m.Meta.Request && m.Meta.Pull && (s.wantsPull() || s.recalls()):
 	default:
 		return nil
 	}
@@ -292,6 +317,12 @@ func (s *Sender) coded(shown *relay.Message) *pslite.Message {
 		if isPush {
 			s.noteWhole(r)
 		}
+		return nil
+	}
+	// What is known of a key serves one push of it at a time.
+	if isPush && !m.Keys().Ascend() {
+		s.codec.counts.why(ReasonShape)
+		s.noteWhole(ReasonShape)
 		return nil
 	}
 	if s.layout.any((*Rule).activates) && !s.activate(m) {

@@ -29,8 +29,7 @@ import (
 //
 // The next proxy takes over the files that it finds, each in a transaction of its own
 // file, which keeps a note of the source until that is removed. Which keys were
-// pulled is written only when a stream is closed in order. Otherwise it may be
-// forgotten; until such a key is pulled again its pushes go whole.
+// pulled is not written: until a key is pulled again its pushes go whole.
 //
 // If a file has no room for a layer or a section, that is kept in memory: training
 // goes on, and it is counted that a kill would lose it (ReasonMemoryOnly). A layer
@@ -59,8 +58,7 @@ const (
 	entrySize     = 16
 	leastKeys     = 64 // entries of an extent
 	leastWide     = 1024
-	// The tail of a layer's numbers: whether it was pulled u32, and how many pushes
-	// there were u32. It is written outside of transactions: after a kill the count may
+	// The tail of a layer's numbers: unused u32, and how many pushes there were u32. It is written outside of transactions: after a kill the count may
 	// be that of a push that was not committed.
 	tailSize = 8
 )
@@ -91,6 +89,7 @@ type named struct {
 	Server   netip.AddrPort `json:"server"`
 	App      int32          `json:"app"`
 	Customer int32          `json:"customer"`
+	Command  int64          `json:"command,omitempty"` // see commands.whose
 }
 
 // allocate returns room in the stream's file, which is made if need be; nil if there is
@@ -118,7 +117,7 @@ func (s *stream) makeFile() error {
 		return nil
 	}
 	o := &s.owner
-	name, err := json.Marshal(named{o.origin, o.node, o.server, o.app, o.customer})
+	name, err := json.Marshal(named{o.origin, o.node, o.server, o.app, o.customer, s.commands.whose()})
 	if err != nil {
 		return err
 	}
@@ -155,7 +154,7 @@ func (s *stream) save(l *threshold.Layer, e *mapped.Extent, at []uint32) {
 	if at == nil {
 		err = s.file.Save(e, 0, l.Bytes())
 	} else {
-		err = s.file.SaveAt(e, at, threshold.ResidualSize(l.Kind(), false))
+		err = s.file.SaveAt(e, at, threshold.ResidualSize(l.Kind()))
 	}
 	if err != nil {
 		s.lacksRoom(err)
@@ -230,7 +229,7 @@ func (s *stream) lose() {
 // extent if need be, and reports whether there is any. A layer that has begun in memory
 // stays there.
 func (s *stream) widen(l *narrowLayer, values int) bool {
-	size := threshold.ResidualSize(l.Kind(), false)
+	size := threshold.ResidualSize(l.Kind())
 	n := (l.index.values + values) * size
 	switch {
 	case l.extent != nil && n+tailSize <= len(l.extent.Bytes()):
@@ -261,7 +260,7 @@ func (s *stream) widen(l *narrowLayer, values int) bool {
 func (l *narrowLayer) counted() int {
 	n := l.index.bytes()
 	if l.extent == nil {
-		n += l.index.values * threshold.ResidualSize(l.Kind(), false)
+		n += l.index.values * threshold.ResidualSize(l.Kind())
 	}
 	return n
 }
@@ -280,7 +279,7 @@ func (s *stream) makeRoom(l *narrowLayer, keys, values int) (counted int, ok boo
 	}
 	counted = l.counted() + cells
 	if l.extent == nil {
-		counted += values * threshold.ResidualSize(l.Kind(), false)
+		counted += values * threshold.ResidualSize(l.Kind())
 	}
 	return counted, true
 }
@@ -299,7 +298,7 @@ func (s *stream) addKey(l *narrowLayer, key uint64, width int) {
 		return
 	}
 	if !s.noteKey(l, key, uint32(width)) { // its numbers would be of use to nobody
-		l.Move(make([]byte, (l.index.values+width)*threshold.ResidualSize(l.Kind(), false)))
+		l.Move(make([]byte, (l.index.values+width)*threshold.ResidualSize(l.Kind())))
 		s.freeNarrow(l)
 	}
 	l.index.add(key, width)
@@ -341,7 +340,7 @@ func (s *stream) noteKey(l *narrowLayer, key uint64, width uint32) bool {
 	return true
 }
 
-// An entry is a key, how many values it has, with pulledBit, and a checksum, which is
+// An entry is a key, how many values it has, and a checksum, which is
 // never 0: unused entries are zeros.
 func putEntry(b []byte, key uint64, width uint32) {
 	binary.NativeEndian.PutUint64(b, key)
@@ -365,15 +364,11 @@ func (s *stream) release() error {
 	s.guarded(func() {
 		for key, l := range s.dense {
 			if l.extent != nil {
-				if l.pulled {
-					tail(l.extent)[0] = 1
-				}
 				delete(s.dense, key)
 			}
 		}
 		for id, l := range s.narrow {
 			if l.extent != nil {
-				l.writePulled()
 				s.budget.give(l.index.bytes())
 				delete(s.narrow, id)
 			}
@@ -390,19 +385,4 @@ func (s *stream) release() error {
 		err = file.Close()
 	})
 	return err
-}
-
-// writePulled writes which keys were pulled to their entries.
-func (l *narrowLayer) writePulled() {
-	for i, e := range l.keys {
-		b := e.Bytes()
-		if i == len(l.keys)-1 {
-			b = b[:l.entries*entrySize]
-		}
-		for ; len(b) >= entrySize; b = b[entrySize:] {
-			if key, width, ok := entry(b); ok && l.index.at(key).pulled() {
-				putEntry(b, key, width|pulledBit)
-			}
-		}
-	}
 }

@@ -12,23 +12,37 @@ type span struct {
 	rule *Rule // nil: none
 }
 
+// place is where a link is.
+type place int
+
+const (
+	acrossHosts place = iota
+	// amongHosts is within a host whose process has links to other hosts as well. What it
+	// pushes to a server of its own host changes that server's answers to all the others.
+	amongHosts
+	withinHost // of a job that is on this host alone
+)
+
 // compile cuts the key space wherever what holds for a key changes: the spans ascend
 // and have no gaps, from key 0 to the largest. The first rule that matches a key holds.
-// Rules of other jobs do not count; on links within a host (sameHost) nothing lossy
-// does that was not asked for there.
+// Rules of other jobs do not count; on links within a host nothing lossy does that was
+// not asked for there, except for a threshold where the job has other hosts.
 //
 // Neighbouring pieces with the same rule and layer are joined, so that a rule of
 // another job or a range inside of a range does not split a layer. The rules that spans
 // point to are copies, with defaults filled in.
-func compile(rules []Rule, job, name string, sameHost bool) []span {
+func compile(rules []Rule, job, name string, at place) []span {
 	var mine []Rule
 	for i := range rules {
 		r := rules[i].withDefaults()
 		if !r.isFor(job, name) {
 			continue
 		}
-		if sameHost && !r.SameHost {
-			r = r.lossless()
+		if at != acrossHosts && !r.SameHost {
+			share := r.Threshold
+			if r = r.lossless(); at == amongHosts {
+				r.Threshold = share
+			}
 		}
 		mine = append(mine, r)
 	}

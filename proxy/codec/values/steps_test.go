@@ -17,6 +17,7 @@ func (w wholes) Whole(part int32) (timestamp int32, ok bool) {
 }
 
 func (w wholes) Settled() bool { return true }
+func (w wholes) Assigns() bool { return false }
 
 // Where keys are displaced a push comes to a server in several parts, and to some
 // servers not at all. What is counted are the worker's pushes: the share that goes

@@ -2,16 +2,14 @@ package values
 
 import (
 	"log/slog"
-	"maps"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/mapped"
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // stream is the state of the pushes of one worker's customer to one server:
@@ -41,16 +39,13 @@ type stream struct {
 	template *template
 	dense    map[uint64]*denseLayer // by key
 	narrow   map[layerID]*narrowLayer
+	commands commands // of its pushes
 	repeats  repeats
-	// asked has keys that were pulled and have no place in a layer: their next pushes
-	// are gradients, if they turn out to have few values.
-	asked map[uint64]struct{}
-	pairs pairs
+	pairs    pairs
 	// located has the places of the keys of the last pulls, whose pushes most likely follow;
 	// oldest is the one that the next pull replaces.
 	located [2]located
 	oldest  int
-	began   bool // a push was seen
 	// saidUnsent: it was logged that the worker seems to end while something waits.
 	saidUnsent bool
 
@@ -61,14 +56,10 @@ type stream struct {
 	order      uint64       // numbers the requests sent, for the order in which they are taken over
 }
 
-// askedBytes is what a key in asked costs.
-const askedBytes = 32
-
 // denseLayer is a key of many values.
 type denseLayer struct {
 	*threshold.Layer
 	rule   Rule           // the rule that its configuration is from
-	pulled bool           // since its first push
 	extent *mapped.Extent // where it is in the stream's file; nil: in memory alone
 }
 
@@ -96,7 +87,7 @@ type layerID struct {
 const maxLayers = 4096
 
 func newStream(c *Codec, o owner, all *steps) *stream {
-	return &stream{owner: o, steps: all, stepped: c.stepped, folder: c.folder, log: c.log, budget: &c.budget, counts: c.counts, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats(), asked: map[uint64]struct{}{}, pairs: pairs{budget: &c.budget}}
+	return &stream{owner: o, steps: all, stepped: c.stepped, folder: c.folder, log: c.log, budget: &c.budget, counts: c.counts, dense: map[uint64]*denseLayer{}, narrow: map[layerID]*narrowLayer{}, repeats: newRepeats(), pairs: pairs{budget: &c.budget}}
 }
 
 // owes reports whether anything may wait to be sent, or went with that very request
@@ -146,13 +137,11 @@ func (s *stream) restart(why Reason) {
 	for id := range s.narrow {
 		s.dropNarrow(id)
 	}
+	s.commands = commands{}
 	s.repeats.clear(s)
 	s.dropFile()
-	s.budget.give(len(s.asked) * askedBytes)
-	clear(s.asked)
 	s.pairs.clear()
 	s.forgetLocated(nil)
-	s.began = false
 }
 
 // dropDense forgets a layer and returns its memory, or frees its extent with the next
@@ -233,7 +222,7 @@ func (s *stream) denseOf(key uint64, p *piece, r *Rule) (*denseLayer, Reason) {
 
 // newDense makes a layer, in the stream's file if possible; nil if there is no memory.
 func (s *stream) newDense(key uint64, p *piece, r *Rule) *denseLayer {
-	bytes := p.width * threshold.ResidualSize(p.kind, false)
+	bytes := p.width * threshold.ResidualSize(p.kind)
 	e := s.allocate(kindDense, mapped.Tag{A: key, C: uint32(p.kind)}, bytes+tailSize)
 	n := p.width
 	switch {
@@ -323,13 +312,7 @@ func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) 
 		}
 		defer s.settleCount(l, counted) // also after a fault of the mapping
 		for i := range p.keys {
-			key := keys.At(p.first + i)
-			s.addKey(l, key, p.widthOf(i))
-			if _, ok := s.asked[key]; ok {
-				l.index.notePulled(keys[8*(p.first+i) : 8*(p.first+i+1)])
-				delete(s.asked, key)
-				s.budget.give(askedBytes)
-			}
+			s.addKey(l, keys.At(p.first+i), p.widthOf(i))
 		}
 		l.Grow(l.index.values)
 		// A message that names a key twice may give it two numbers of values.
@@ -338,41 +321,4 @@ func (s *stream) place(at []uint32, l *narrowLayer, keys pslite.Keys, p *piece) 
 		}
 	}
 	return p.positions(at, s.places), ""
-}
-
-// notePull records that the worker pulls these keys. With ahead it remembers those,
-// too, of which no push was seen yet, as far as memory allows: a worker that pulls
-// first and pushes then has its first push thresholded already.
-func (s *stream) notePull(keys pslite.Keys, ahead bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.dense) > 0 {
-		for i := range keys.Len() {
-			if l := s.dense[keys.At(i)]; l != nil {
-				l.pulled = true
-			}
-		}
-	}
-	for _, l := range s.narrow {
-		l.index.notePulled(keys)
-	}
-	if !ahead || s.locate(keys) {
-		return
-	}
-	layers := slices.Collect(maps.Values(s.narrow))
-	for i := range keys.Len() {
-		key := keys.At(i)
-		if len(s.dense) > 0 && s.dense[key] != nil || slices.ContainsFunc(layers, func(l *narrowLayer) bool { return l.index.at(key).place != 0 }) {
-			continue // a push of it was seen
-		}
-		if _, ok := s.asked[key]; ok {
-			continue
-		}
-		// Without memory the first pushes of these keys go whole, as if they had not
-		// been pulled.
-		if !s.budget.reserve(askedBytes) {
-			return
-		}
-		s.asked[key] = struct{}{}
-	}
 }

@@ -44,13 +44,13 @@ func readLeft(l *mapped.Left) (*left, error) {
 	}
 	all := &left{Left: l, took: map[[2]uint64]bool{}, leaves: map[[2]uint64]*keptStream{}}
 	k := &all.stream
-	k.Origin, k.Node, k.Server, k.App, k.Customer = o.Origin, o.Node, o.Server, o.App, o.Customer
+	k.Origin, k.Node, k.Server, k.App, k.Customer, k.Command = o.Origin, o.Node, o.Server, o.App, o.Customer, o.Command
 	numbers, keys := map[mapped.Tag][]byte{}, map[mapped.Tag][]mapped.Part{}
 	for _, p := range l.All {
 		switch p.Kind {
 		case kindDense:
 			if n := len(p.Bytes) - tailSize; n >= 0 {
-				k.Dense = append(k.Dense, keptDense{p.Tag.A, byte(p.Tag.C), p.Bytes[n] == 1, p.Bytes[:n], ageIn(p.Bytes)})
+				k.Dense = append(k.Dense, keptDense{p.Tag.A, byte(p.Tag.C), p.Bytes[:n], ageIn(p.Bytes)})
 			}
 		case kindNarrow:
 			if len(p.Bytes) >= tailSize {
@@ -91,7 +91,7 @@ func readNarrow(t mapped.Tag, numbers []byte, keys []mapped.Part) keptNarrow {
 	numbers = numbers[:len(numbers)-tailSize]
 	n.Residual = numbers
 	slices.SortFunc(keys, func(a, b mapped.Part) int { return int(a.Tag.D) - int(b.Tag.D) })
-	size := threshold.ResidualSize(element.Kind(t.C), false)
+	size := threshold.ResidualSize(element.Kind(t.C))
 	place := uint32(1)
 	for _, p := range keys {
 		for b := p.Bytes; len(b) >= entrySize; b = b[entrySize:] {

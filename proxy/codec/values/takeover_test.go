@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // never has nothing happen by chance.
@@ -43,52 +44,11 @@ func onItsWay(t *testing.T, fuse int) (d *doomed, killed bool) {
 	return d, false
 }
 
-// What was on its way between two files when a proxy was killed arrives once, with
-// whichever of the two the next proxy begins.
-func TestOnItsWayBetweenFiles(t *testing.T) {
-	d, _ := onItsWay(t, 0)
-	want, squares := d.codec.StillWaiting(), d.codec.Waiting()
-	d.kill()
-	for fuse := 1; ; fuse++ {
-		for first := range fromAndTo {
-			d, killed := onItsWay(t, fuse)
-			d.kill()
-			if !killed {
-				if fuse < 8 {
-					t.Errorf("%d stores are too few to tell anything", fuse-1)
-				}
-				return
-			}
-			c, err := New(Options{Compact: compact.DefaultLimits, Folder: d.folder})
-			if err != nil {
-				t.Fatal(err)
-			}
-			o := owner{"here", "ps9", fromAndTo[first], 0, 0}
-			for _, prefix := range []string{o.fileName(), ""} {
-				if _, err := c.takeOver(prefix); err != nil {
-					t.Fatal(err)
-				}
-			}
-			followAll(c)
-			if n, sum := c.StillWaiting(), c.Waiting(); n != want || sum != squares {
-				t.Errorf("killed at store %d, server %d first: %d values wait, of squares %v, want %d of %v", fuse, first, n, sum, want, squares)
-			}
-			for o, st := range c.streams {
-				if n, _ := st.residual(); n > 0 && o.server != fromAndTo[1] {
-					t.Errorf("killed at store %d: %d values wait for %v", fuse, n, o.server)
-				}
-				if st.file != nil {
-					st.file.Remove()
-				}
-			}
-		}
-	}
-}
-
 // A proxy is killed while keys move, the next one while it takes over, and the one after
 // that as well, each between any two of its stores, and whatever order the files' names
 // have: nothing is lost, and nothing counts twice.
 func TestKilledTwiceWhileTakingOver(t *testing.T) {
+	require.Time(t)
 	d, _ := onItsWay(t, 0)
 	want, squares := d.codec.StillWaiting(), d.codec.Waiting()
 	d.kill()
@@ -124,10 +84,7 @@ func TestKilledTwiceWhileTakingOver(t *testing.T) {
 
 // restored begins a proxy that is killed at such a store while it takes over; 0: it is not.
 func (d *doomed) restored(fuse int) (killed bool) {
-	c, err := New(Options{Compact: compact.DefaultLimits, Rules: d.rules, Folder: d.folder})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	c := require.Value(New(Options{Compact: compact.DefaultLimits, Rules: d.rules, Folder: d.folder}))(d.t)
 	c.stepped, d.codec, d.fuse = d.step, c, fuse
 	defer func() {
 		if p := recover(); p == errKilled {
@@ -138,26 +95,19 @@ func (d *doomed) restored(fuse int) (killed bool) {
 		}
 		d.fuse = 0
 	}()
-	if _, err := c.Restore(""); err != nil {
-		d.t.Fatal(err)
-	}
+	require.Value(c.Restore(""))(d.t)
 	return false
 }
 
 // renamed gives the files of a folder other names, and with them another order.
 func renamed(t *testing.T, folder string, seed uint64) {
 	t.Helper()
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := require.Value(os.ReadDir(folder))(t)
 	r := rand.New(rand.NewPCG(seed, uint64(len(entries))))
 	for _, e := range entries {
 		prefix, _, _ := strings.Cut(e.Name(), "-")
 		to := fmt.Sprintf("%s-%016x%s", prefix, r.Uint64(), fileSuffix)
-		if err := os.Rename(filepath.Join(folder, e.Name()), filepath.Join(folder, to)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Rename(filepath.Join(folder, e.Name()), filepath.Join(folder, to)))
 	}
 }
 
@@ -179,9 +129,7 @@ func (s *stuck) hold() {
 		if err == nil {
 			err = os.MkdirAll(filepath.Join(path, "not empty"), 0o700)
 		}
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, err)
 	}
 }
 
@@ -195,9 +143,7 @@ func (s *stuck) release() {
 		if err == nil {
 			err = os.Rename(path+".aside", path)
 		}
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, err)
 	}
 }
 
@@ -219,14 +165,10 @@ func TestFilesThatCannotBeRemoved(t *testing.T) {
 		s := &stuck{t: t}
 		for _, refused := range []bool{true, false} {
 			c, err := New(Options{Compact: compact.DefaultLimits, Folder: d.folder})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			d.codec = c
 			if refused {
-				if s.files, err = filepath.Glob(filepath.Join(d.folder, "*"+fileSuffix)); err != nil {
-					t.Fatal(err)
-				}
+				s.files = require.Value(filepath.Glob(filepath.Join(d.folder, "*"+fileSuffix)))(t)
 				c.stepped = s.hold // once all files are open, with the first store of what they hold
 			}
 			_, err = c.takeOver("")
@@ -259,9 +201,7 @@ func TestFileThatStaysIsTakenOverOnce(t *testing.T) {
 	want, squares := d.codec.StillWaiting(), d.codec.Waiting()
 	d.kill()
 	c, err := New(Options{Compact: compact.DefaultLimits, Folder: d.folder})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	d.codec = c
 	s := &stuck{t: t}
 	if s.files, err = filepath.Glob(filepath.Join(d.folder, "*"+fileSuffix)); err != nil || len(s.files) == 0 {

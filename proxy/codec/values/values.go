@@ -75,6 +75,9 @@ type Options struct {
 	// or this proxy ends; any other server would take that for one more push of the
 	// worker.
 	Adds bool
+	// Assigns says that the servers of all jobs store what they get: values that are left
+	// out of a push would become zeros there, so that none are.
+	Assigns bool
 	// Folder is where residuals are kept, so that they survive a kill; empty: in
 	// memory alone.
 	Folder string
@@ -94,6 +97,7 @@ type Codec struct {
 	counts  *counters
 	titles  *policy.Titles
 	adds    bool
+	assigns bool
 	log     *slog.Logger
 	folder  string
 	taking  sync.Mutex    // held while files of earlier proxies are taken over
@@ -114,7 +118,7 @@ type Codec struct {
 	heard   map[relay.Instance]ways
 	origins map[string]*origin
 	sends   map[process]int // processes for which own pushes are being made
-	named   atomic.Uint64   // times that an origin's job became known
+	named   atomic.Uint64   // times that an origin's job, or that it leaves the host, became known
 	now     func() time.Time
 	moves   moves
 	asks    asks
@@ -132,7 +136,7 @@ type ruleSet struct {
 func New(o Options) (*Codec, error) {
 	c := &Codec{compact: compact.New(o.Compact), streams: map[owner]*stream{}, steps: map[worker]*steps{}, now: time.Now, counts: newCounters(),
 		owns: map[int32]*ownPush{}, heard: map[relay.Instance]ways{}, origins: map[string]*origin{}, sends: map[process]int{}}
-	c.adds, c.log, c.folder, c.titles = o.Adds, o.Log, o.Folder, o.Titles
+	c.adds, c.assigns, c.log, c.folder, c.titles = o.Adds, o.Assigns, o.Log, o.Folder, o.Titles
 	if c.log == nil {
 		c.log = slog.Default()
 	}

@@ -1,7 +1,6 @@
 package values
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -174,11 +173,9 @@ func widen(kind element.Kind, dst, halves []byte) {
 }
 
 // halvedPart reads a part with values of 16 bits and widens them to float32. The
-// values themselves are a part of any other kind, read into a buffer of half the
-// size. Halved parts must not nest: the inner one would overwrite the buffer.
-//
-// A small buffer is kept for the next message. A large one is borrowed for this part
-// only, and reading blocks for it as in values.
+// values themselves are a part of any other kind, read into the upper half of out and
+// widened from there: each is read before its place is written. Halved parts must not
+// nest: they would need the place of other values.
 func (r *Receiver) halvedPart(src, out []byte) (n int, rest []byte, err error) {
 	kind, src, err := halfKind(src)
 	if err != nil {
@@ -187,22 +184,8 @@ func (r *Receiver) halvedPart(src, out []byte) (n int, rest []byte, err error) {
 	if len(src) == 0 || part(src[0]) == partHalved {
 		return 0, nil, fmt.Errorf("%w: values of 16 bits without a part", ErrCorrupt)
 	}
-	room := len(out) / 2
-	halves := r.halves
-	if room > uncounted {
-		ctx, cancel := context.WithTimeout(context.Background(), memoryPatience)
-		defer cancel()
-		lent, err := r.memory.Borrow(ctx, room)
-		if err != nil {
-			return 0, nil, fmt.Errorf("values: no memory within the bound for %d bytes of values: %w", room, err)
-		}
-		defer r.memory.Return(lent)
-		halves = lent
-	} else if len(halves) < room {
-		r.halves = make([]byte, room)
-		halves = r.halves
-	}
-	if n, rest, err = r.part(src, halves[:room]); err != nil {
+	halves := out[len(out)-len(out)/2:]
+	if n, rest, err = r.part(src, halves); err != nil {
 		return 0, nil, err
 	}
 	if n%2 != 0 {

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/proxy/codec/element"
-	"github.com/psidecar/psidecar/proxy/pslite"
 )
 
 // rounded is what a value becomes on a wire of 16 bits.
@@ -22,7 +22,7 @@ func rounded(wire string, v float32) float32 {
 // of 16 bits, in half the bytes, of long keys and short ones; nothing is remembered.
 func TestWireOf16BitsRoundsToNearest(t *testing.T) {
 	for _, wire := range []string{"bf16", "fp16"} {
-		e := newEnds(t, Rule{Wire: wire})
+		e := newEnds(t, Rule{Wire: wire, Unpulled: true})
 		up, down := e.dial(t, e.worker, e.server, "ps9"), e.dial(t, e.server, e.worker, "ps8")
 		rng := rand.New(rand.NewPCG(1, 1))
 		for step := range 4 {

@@ -67,7 +67,7 @@ func TestWishesOfAnotherOrigin(t *testing.T) {
 	c := titled(t, policy.Policy{Threshold: "0.5"}, nil, []Rule{{Job: jobName, Quantize: 4}})
 	for origin, want := range map[string]bool{"cgroup 1": true, "cgroup 2": false} {
 		title := c.titles.Of(origin, jobAddress)
-		spans := compile(c.rules.Load().with(title), jobAddress, title.Name, false)
+		spans := compile(c.rules.Load().with(title), jobAddress, title.Name, acrossHosts)
 		if got := spans[0].rule != nil; got != want {
 			t.Errorf("%s has rules: %v", origin, got)
 		}

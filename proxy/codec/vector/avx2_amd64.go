@@ -24,35 +24,10 @@ func addBFloat16AVX2(e *float32, gradient *byte, n int, tau float32, mask *uint6
 //go:noescape
 func addFloat64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
 
-// addFloat32To64AVX2 adds n float32 numbers, a multiple of 32 and more than none, to e and compares.
-//
-//go:noescape
-func addFloat32To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
-
-// addFloat16To64AVX2 adds n float16 numbers, a multiple of 32 and more than none, to e and compares.
-//
-//go:noescape
-func addFloat16To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
-
-// addBFloat16To64AVX2 adds n bfloat16 numbers, a multiple of 32 and more than none, to e and compares.
-//
-//go:noescape
-func addBFloat16To64AVX2(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int
-
 // subtractFloat32AVX2 makes d the differences of n float32 numbers, a multiple of 32 and more than none, and compares.
 //
 //go:noescape
 func subtractFloat32AVX2(d *float32, x *byte, w *byte, n int, tau float32, mask *uint64, at *uint32, first uint32) int
-
-// compareFloat32AVX2 compares n numbers, a multiple of 32 and more than none.
-//
-//go:noescape
-func compareFloat32AVX2(e *float32, n int, tau float32, mask *uint64, at *uint32, first uint32) int
-
-// compareFloat64AVX2 compares n numbers, a multiple of 32 and more than none.
-//
-//go:noescape
-func compareFloat64AVX2(e *float64, n int, tau float64, mask *uint64, at *uint32, first uint32) int
 
 // maxMagnitude16AVX2 returns the largest magnitude of n numbers of 2 bytes, a multiple of 32 and more than none, as bits.
 //
@@ -68,11 +43,6 @@ func maxMagnitude32AVX2(values *byte, n int) uint32
 //
 //go:noescape
 func maxMagnitude64AVX2(values *byte, n int) uint64
-
-// divideAVX2 is Divide for n numbers, a multiple of 8 and more than none.
-//
-//go:noescape
-func divideAVX2(dst *byte, values *byte, n int, norm float64)
 
 // quantizeAVX2 is Quantize for n numbers, a multiple of 32 and more than none, to codes of less than 8 bits. It overwrites up to 8 bytes behind the last code.
 //
@@ -119,11 +89,6 @@ func dequantizeBFloat16AVX2(values *byte, codes *byte, n int, unit float32, offs
 //go:noescape
 func differ4AVX2(a *byte, b *byte, n int, mask *uint64)
 
-// differ8AVX2 is Differ for n numbers of 8 bytes, a multiple of 32 and more than none.
-//
-//go:noescape
-func differ8AVX2(a *byte, b *byte, n int, mask *uint64)
-
 // roundToFloat16AVX2 is RoundToFloat16 for n numbers, a multiple of 8 and more than none.
 //
 //go:noescape
@@ -143,36 +108,6 @@ func fromFloat16AVX2(dst *byte, src *byte, n int)
 //
 //go:noescape
 func fromBFloat16AVX2(dst *byte, src *byte, n int)
-
-// riceFoursAVX2 is RiceFours for n numbers, a multiple of 16 and more than none.
-//
-//go:noescape
-func riceFoursAVX2(codes *uint64, widths *uint64, values *uint64, n int, low uint64)
-
-// riceTwosAVX2 is RiceTwos for n numbers, a multiple of 8 and more than none.
-//
-//go:noescape
-func riceTwosAVX2(codes *uint64, widths *uint64, values *uint64, n int, base uint64, down uint64, rest uint64, low uint64)
-
-// halvingsAVX2 is Halvings for n numbers, a multiple of 4 and more than none.
-//
-//go:noescape
-func halvingsAVX2(values *uint64, n int, least uint64, most uint64, rest uint64, up *[3]uint64, down *[3]uint64)
-
-// fixedFoursAVX2 is FixedFours for n numbers, a multiple of 16 and more than none.
-//
-//go:noescape
-func fixedFoursAVX2(codes *uint64, values *uint64, n int, base uint64, rest uint64, param uint64)
-
-// rotate16AVX2 loads n float16 or bfloat16 numbers, a multiple of 4 and more than none, as Rotate does.
-//
-//go:noescape
-func rotate16AVX2(dst *uint64, src *byte, n int) (least uint64, most uint64)
-
-// rotate32AVX2 loads n float32 numbers, a multiple of 4 and more than none, as Rotate does.
-//
-//go:noescape
-func rotate32AVX2(dst *uint64, src *byte, n int) (least uint64, most uint64)
 
 // sumFloat32AVX2 adds the float32 numbers in n bytes, a multiple of 128 and more than none, to dst.
 //
@@ -218,8 +153,3 @@ func countAbove32AVX2(values *byte, n int, below uint32) int
 //
 //go:noescape
 func maskAbove32AVX2(mask *byte, values *byte, n int, below uint32)
-
-// unrotate32AVX2 writes the low 32 bits of n values, rotated right by one. n is a multiple of 8 and more than none.
-//
-//go:noescape
-func unrotate32AVX2(dst *byte, values *uint64, n int)

@@ -18,13 +18,35 @@ func Differ(kind element.Kind, a, b []byte, mask []uint64) {
 		done := differ4(a, b, mask)
 		differ4Portable(a[done*4:], b[done*4:], mask[done/64:])
 	default:
-		done := differ8(a, b, mask)
-		differ8Portable(a[done*8:], b[done*8:], mask[done/64:])
+		// Each number is two of 4 bytes.
+		var halves [32]uint64
+		for len(mask) > 0 {
+			n := min(len(mask), len(halves)/2)
+			size := min(len(a), n*64*8)
+			Differ(element.Float32, a[:size], b[:size], halves[:(size+255)/256])
+			if size%512 != 0 && size%512 <= 256 {
+				halves[2*n-1] = 0 // the last word has no second half
+			}
+			for w := range n {
+				mask[w] = uint64(eitherOfTwo(halves[2*w])) | uint64(eitherOfTwo(halves[2*w+1]))<<32
+			}
+			a, b, mask = a[size:], b[size:], mask[n:]
+		}
 	}
 }
 
-// differ2, differ4Portable and differ8Portable are Differ in portable code, for each
-// size. Each word of the mask is built in a register and stored once.
+// eitherOfTwo sets bit i if bit 2i or 2i+1 of x is set.
+func eitherOfTwo(x uint64) uint32 {
+	x = (x | x>>1) & 0x5555555555555555
+	x = (x | x>>1) & 0x3333333333333333
+	x = (x | x>>2) & 0x0f0f0f0f0f0f0f0f
+	x = (x | x>>4) & 0x00ff00ff00ff00ff
+	x = (x | x>>8) & 0x0000ffff0000ffff
+	return uint32(x | x>>16)
+}
+
+// differ2 and differ4Portable are Differ in portable code, for two sizes. Each word of the
+// mask is built in a register and stored once.
 func differ2(a, b []byte, mask []uint64) {
 	for w := range mask {
 		bits := uint64(0)
@@ -44,19 +66,6 @@ func differ4Portable(a, b []byte, mask []uint64) {
 		for i := range min(64, len(a)/4-w*64) {
 			at := (w*64 + i) * 4
 			if binary.LittleEndian.Uint32(a[at:]) != binary.LittleEndian.Uint32(b[at:]) {
-				bits |= 1 << i
-			}
-		}
-		mask[w] = bits
-	}
-}
-
-func differ8Portable(a, b []byte, mask []uint64) {
-	for w := range mask {
-		bits := uint64(0)
-		for i := range min(64, len(a)/8-w*64) {
-			at := (w*64 + i) * 8
-			if binary.LittleEndian.Uint64(a[at:]) != binary.LittleEndian.Uint64(b[at:]) {
 				bits |= 1 << i
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/splitmix"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
@@ -16,10 +17,7 @@ type Random struct{ a, b uint32 }
 // NewRandom returns the stream of a seed. Seeds that differ in any bit give independent
 // streams.
 func NewRandom(seed uint64) Random {
-	z := seed + 0x9e3779b97f4a7c15 // SplitMix64
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	z ^= z >> 31
+	z := splitmix.Next(seed)
 	return Random{uint32(z), uint32(z >> 32)}
 }
 
@@ -58,19 +56,6 @@ func maxMagnitudePortable(kind element.Kind, values []byte) (most uint64) {
 		most = max(most, Magnitude(kind, values, i))
 	}
 	return most
-}
-
-// Divide sets dst to float32 numbers: the float64 numbers of values divided by norm, which
-// is not less than any of their magnitudes, so that no quotient exceeds 1.
-func Divide(dst, values []byte, norm float64) {
-	done := divide(dst, values, norm)
-	dividePortable(dst[4*done:], values[8*done:], norm)
-}
-
-func dividePortable(dst, values []byte, norm float64) {
-	for i := range len(values) / 8 {
-		element.Float32.Put(dst, i, element.Float64.At(values, i)/norm)
-	}
 }
 
 // fraction is how many bits distinguish the numbers between two levels: as many as random

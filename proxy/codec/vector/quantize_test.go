@@ -73,22 +73,6 @@ func TestDequantize(t *testing.T) {
 	})
 }
 
-func TestDivide(t *testing.T) {
-	rng := rand.New(rand.NewPCG(4, 4))
-	for n := range 200 {
-		values, norm := make([]byte, 8*n+1)[1:], rng.ExpFloat64()
-		for i := range n {
-			element.Float64.Put(values, i, norm*(2*rng.Float64()-1)*math.Ldexp(1, -rng.IntN(200)))
-		}
-		got, want := make([]byte, 4*n), make([]byte, 4*n)
-		Divide(got, values, norm)
-		dividePortable(want, values, norm)
-		if !bytes.Equal(got, want) {
-			t.Fatalf("%d numbers: % x, want % x", n, got, want)
-		}
-	}
-}
-
 func TestMaxMagnitudeSeesAll(t *testing.T) {
 	for _, kind := range kinds {
 		for n := range 200 {

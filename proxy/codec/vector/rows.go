@@ -3,7 +3,6 @@ package vector
 import (
 	"encoding/binary"
 	"math"
-	"math/bits"
 )
 
 // unsigned masks all bits of a float32 except its sign.
@@ -46,13 +45,4 @@ func MaskFrom32(mask []uint64, first int, values []byte, least uint32) {
 // from32 is 1 for a magnitude that is not below least, otherwise 0, without a branch.
 func from32(number, least uint32) uint32 {
 	return (least - 1 - number&unsigned) >> 31 // both are less than 2^31
-}
-
-// Unrotate32 writes the low 32 bits of each value to dst, rotated right by one: the reverse
-// of [Rotate].
-func Unrotate32(dst []byte, values []uint64) {
-	done := unrotate32(dst, values)
-	for i, v := range values[done:] {
-		binary.LittleEndian.PutUint32(dst[4*(done+i):], bits.RotateLeft32(uint32(v), -1))
-	}
 }

@@ -1,15 +1,12 @@
 package vector
 
 import (
-	"bytes"
 	"encoding/binary"
 	"math"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
 // What rows are searched by is what one number after the other says: any lengths and
@@ -63,24 +60,6 @@ func TestScale32(t *testing.T) {
 		values = binary.LittleEndian.AppendUint32(values, math.Float32bits(v))
 		if got, _ := Scale32(values); math.Abs(float64(got)-want) > 1e-5*want {
 			t.Fatalf("%d numbers: %v, want %v", i+1, got, want)
-		}
-	}
-}
-
-// Numbers that were rotated come back; the higher halves of the words are nobody's.
-func TestUnrotate32(t *testing.T) {
-	for n := range 40 {
-		var src []byte
-		for i := range n {
-			src = binary.LittleEndian.AppendUint32(src, uint32(i+1)*0x9e3779b9)
-		}
-		rotated, dst := make([]uint64, n), make([]byte, 4*n+1)
-		Rotate(element.Float32, rotated, src)
-		for i := range rotated {
-			rotated[i] |= 0xabcd << 32
-		}
-		if Unrotate32(dst[1:], rotated); !bytes.Equal(dst[1:], src) {
-			t.Fatalf("%d numbers: % x, want % x", n, dst[1:], src)
 		}
 	}
 }

@@ -17,5 +17,5 @@ func subtractPortable(d []float32, x, w []byte, tau float32, mask []uint64, at [
 	for i := range d {
 		d[i] = math.Float32frombits(binary.LittleEndian.Uint32(x[4*i:])) - math.Float32frombits(binary.LittleEndian.Uint32(w[4*i:]))
 	}
-	return compare(d, tau, mask, at, first)
+	return Compare(d, tau, mask, at, first)
 }

@@ -1,12 +1,10 @@
 package vector
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/codec/codectest"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
@@ -68,14 +66,5 @@ func TestSumInt(t *testing.T) {
 				t.Fatalf("%d integers of %d bytes: wrong sum", n, size)
 			}
 		}
-	}
-}
-
-func BenchmarkSumFloat32(b *testing.B) {
-	for _, mib := range codectest.MiB {
-		b.Run(fmt.Sprintf("%dMiB", mib), func(b *testing.B) {
-			sum := make([]byte, mib<<20)
-			codectest.BesideCopy(b, [][]byte{gradient(element.Float32, mib)}, func(values []byte) { SumFloat(element.Float32, sum, values) })
-		})
 	}
 }

@@ -53,18 +53,6 @@ func addFloat64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, 
 	return adding(e, g, 8, tau, mask, at, first, assembly, addFloat64AVX2)
 }
 
-func addFloat32To64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, first int) ([]uint32, int) {
-	return adding(e, g, 4, tau, mask, at, first, assembly, addFloat32To64AVX2)
-}
-
-func addFloat16To64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, first int) ([]uint32, int) {
-	return adding(e, g, 2, tau, mask, at, first, half, addFloat16To64AVX2)
-}
-
-func addBFloat16To64(e []float64, g []byte, tau float64, mask []uint64, at []uint32, first int) ([]uint32, int) {
-	return adding(e, g, 2, tau, mask, at, first, assembly, addBFloat16To64AVX2)
-}
-
 // adding calls an adder's assembly by for as many numbers as fill whole words of the
 // mask, and returns the positions and how many numbers that were; the portable code
 // does the rest. The positions are appended to at, in its spare capacity.
@@ -94,28 +82,6 @@ func subtractFloat32(d []float32, x, w []byte, tau float32, mask []uint64, at []
 	return at[:len(at)+found], n
 }
 
-func compareFloat32(e []float32, tau float32, mask []uint64, at []uint32, first int) ([]uint32, int) {
-	return comparing(e, tau, mask, at, first, compareFloat32AVX2)
-}
-
-func compareFloat64(e []float64, tau float64, mask []uint64, at []uint32, first int) ([]uint32, int) {
-	return comparing(e, tau, mask, at, first, compareFloat64AVX2)
-}
-
-// comparing is adding for functions that only compare.
-func comparing[R Float](e []R, tau R, mask []uint64, at []uint32, first int,
-	by func(e *R, n int, tau R, mask *uint64, at *uint32, first uint32) int,
-) ([]uint32, int) {
-	n := whole(len(e), assembly)
-	if n == 0 {
-		return at, 0
-	}
-	_ = mask[n/64-1]
-	at = room(at, n)
-	found := by(unsafe.SliceData(e), n, tau, unsafe.SliceData(mask), unsafe.SliceData(at[len(at):cap(at)]), uint32(first))
-	return at[:len(at)+found], n
-}
-
 // maxMagnitude returns the largest magnitude's bits among the first done numbers.
 // Bits of magnitudes are ordered as the numbers, see MaxMagnitude.
 func maxMagnitude(values []byte, size int) (done int, most uint64) {
@@ -132,15 +98,6 @@ func maxMagnitude(values []byte, size int) (done int, most uint64) {
 	default:
 		return n, maxMagnitude64AVX2(first, n)
 	}
-}
-
-func divide(dst, values []byte, norm float64) int {
-	n := whole(len(values)/8, assembly)
-	if n > 0 {
-		_ = dst[n*4-1]
-		divideAVX2(unsafe.SliceData(dst), unsafe.SliceData(values), n, norm)
-	}
-	return n
 }
 
 func quantize(dst, values []byte, bits int, r rounding, random Random, first uint32) int {
@@ -208,15 +165,6 @@ func differ4(a, b []byte, mask []uint64) int {
 	return n
 }
 
-func differ8(a, b []byte, mask []uint64) int {
-	n := whole(len(a)/8, assembly)
-	if n > 0 {
-		_, _ = b[n*8-1], mask[n/64-1]
-		differ8AVX2(unsafe.SliceData(a), unsafe.SliceData(b), n, unsafe.SliceData(mask))
-	}
-	return n
-}
-
 // These do eight numbers at a time: a vector, as they are called for short parts as
 // well.
 func roundToFloat16(dst []byte, v []float32) (done, nonFinite int) {
@@ -255,73 +203,6 @@ func fromBFloat16(dst, src []byte) int {
 	_ = dst[n*4-1]
 	fromBFloat16AVX2(unsafe.SliceData(dst), unsafe.SliceData(src), n)
 	return n
-}
-
-// The functions for codes take 16 numbers at a time, or 8 or 4, all of which divide
-// what foursOf returns.
-func riceFours(codes, widths, values []uint64, low uint) int {
-	n := foursOf(values)
-	if n > 0 {
-		_, _ = codes[n/4-1], widths[n/4-1]
-		riceFoursAVX2(unsafe.SliceData(codes), unsafe.SliceData(widths), unsafe.SliceData(values), n, uint64(low))
-	}
-	return n
-}
-
-func riceTwos(codes, widths, values []uint64, base, down uint64, rest, low uint) int {
-	n := foursOf(values)
-	if n > 0 {
-		_, _ = codes[n/2-1], widths[n/2-1]
-		riceTwosAVX2(unsafe.SliceData(codes), unsafe.SliceData(widths), unsafe.SliceData(values), n, base, down, uint64(rest), uint64(low))
-	}
-	return n
-}
-
-func halvings(values []uint64, least, most uint64, rest uint, up, down *[3]uint64) int {
-	n := foursOf(values)
-	if n > 0 {
-		halvingsAVX2(unsafe.SliceData(values), n, least, most, uint64(rest), up, down)
-	}
-	return n
-}
-
-func fixedFours(codes, values []uint64, base uint64, rest, param uint) int {
-	n := foursOf(values)
-	if n > 0 {
-		_ = codes[n/4-1]
-		fixedFoursAVX2(unsafe.SliceData(codes), unsafe.SliceData(values), n, base, uint64(rest), uint64(param))
-	}
-	return n
-}
-
-// foursOf returns of how many values the assembly makes codes.
-func foursOf(values []uint64) int {
-	if !assembly {
-		return 0
-	}
-	return len(values) &^ 15
-}
-
-// rotate16 and rotate32 also return the extremes of what they rotated, so that the
-// numbers are read once.
-func rotate16(dst []uint64, src []byte) (done int, least, most uint64) {
-	n := len(dst) &^ 3
-	if n == 0 || !assembly {
-		return 0, ^uint64(0), 0
-	}
-	_ = src[n*2-1]
-	least, most = rotate16AVX2(unsafe.SliceData(dst), unsafe.SliceData(src), n)
-	return n, least, most
-}
-
-func rotate32(dst []uint64, src []byte) (done int, least, most uint64) {
-	n := len(dst) &^ 3
-	if n == 0 || !assembly {
-		return 0, ^uint64(0), 0
-	}
-	_ = src[n*4-1]
-	least, most = rotate32AVX2(unsafe.SliceData(dst), unsafe.SliceData(src), n)
-	return n, least, most
 }
 
 // sumBytes is how many bytes the assembly adds at a time.
@@ -395,15 +276,5 @@ func maskAbove32(mask []uint64, first int, values []byte, below uint32) (done in
 	_ = mask[(first+n-1)/64]
 	bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(mask))), 8*len(mask))
 	maskAbove32AVX2(&bytes[first/8], unsafe.SliceData(values), n, below)
-	return n
-}
-
-func unrotate32(dst []byte, values []uint64) (done int) {
-	n := len(values) &^ 7
-	if n == 0 || !assembly {
-		return 0
-	}
-	_ = dst[4*n-1]
-	unrotate32AVX2(unsafe.SliceData(dst), unsafe.SliceData(values), n)
 	return n
 }

@@ -22,48 +22,27 @@ func addFloat64(_ []float64, _ []byte, _ float64, _ []uint64, at []uint32, _ int
 	return at, 0
 }
 
-func addFloat32To64(_ []float64, _ []byte, _ float64, _ []uint64, at []uint32, _ int) ([]uint32, int) {
-	return at, 0
-}
-
-func addFloat16To64(_ []float64, _ []byte, _ float64, _ []uint64, at []uint32, _ int) ([]uint32, int) {
-	return at, 0
-}
-
-func addBFloat16To64(_ []float64, _ []byte, _ float64, _ []uint64, at []uint32, _ int) ([]uint32, int) {
-	return at, 0
-}
-
 func subtractFloat32(_ []float32, _, _ []byte, _ float32, _ []uint64, at []uint32, _ int) ([]uint32, int) {
 	return at, 0
 }
 
-func compareFloat32(_ []float32, _ float32, _ []uint64, at []uint32, _ int) ([]uint32, int) {
-	return at, 0
-}
+func maxMagnitude([]byte, int) (done int, most uint64) { return 0, 0 }
 
-func compareFloat64(_ []float64, _ float64, _ []uint64, at []uint32, _ int) ([]uint32, int) {
-	return at, 0
-}
+func quantize(_, _ []byte, _ int, _ rounding, _ Random, _ uint32) int { return 0 }
 
-func maxMagnitude([]byte, int) (done int, most uint64)                   { return 0, 0 }
-func divide(_, _ []byte, _ float64) int                                  { return 0 }
-func quantize(_, _ []byte, _ int, _ rounding, _ Random, _ uint32) int    { return 0 }
-func nearest(_, _ []byte, _ int, _ rounding) int                         { return 0 }
+func nearest(_, _ []byte, _ int, _ rounding) int { return 0 }
+
 func dequantize(element.Kind, []byte, []byte, int, float64, float32) int { return 0 }
-func differ4(_, _ []byte, _ []uint64) int                                { return 0 }
-func differ8(_, _ []byte, _ []uint64) int                                { return 0 }
-func roundToFloat16([]byte, []float32) (done, nonFinite int)             { return 0, 0 }
-func roundToBFloat16([]byte, []float32) (done, nonFinite int)            { return 0, 0 }
-func fromFloat16(_, _ []byte) int                                        { return 0 }
-func fromBFloat16(_, _ []byte) int                                       { return 0 }
 
-func riceFours(_, _, _ []uint64, _ uint) int                              { return 0 }
-func riceTwos(_, _, _ []uint64, _, _ uint64, _, _ uint) int               { return 0 }
-func halvings([]uint64, uint64, uint64, uint, *[3]uint64, *[3]uint64) int { return 0 }
-func fixedFours(_, _ []uint64, _ uint64, _, _ uint) int                   { return 0 }
-func rotate16([]uint64, []byte) (done int, least, most uint64)            { return 0, ^uint64(0), 0 }
-func rotate32([]uint64, []byte) (done int, least, most uint64)            { return 0, ^uint64(0), 0 }
+func differ4(_, _ []byte, _ []uint64) int { return 0 }
+
+func roundToFloat16([]byte, []float32) (done, nonFinite int) { return 0, 0 }
+
+func roundToBFloat16([]byte, []float32) (done, nonFinite int) { return 0, 0 }
+
+func fromFloat16(_, _ []byte) int { return 0 }
+
+func fromBFloat16(_, _ []byte) int { return 0 }
 
 func sumFloat(element.Kind, []byte, []byte) int { return 0 }
 
@@ -74,5 +53,3 @@ func scale32([]byte) (done int, sum float32, most uint32) { return 0, 0, 0 }
 func countAbove32([]byte, uint32) (done, count int) { return 0, 0 }
 
 func maskAbove32([]uint64, int, []byte, uint32) (done int) { return 0 }
-
-func unrotate32([]byte, []uint64) (done int) { return 0 }

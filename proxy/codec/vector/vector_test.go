@@ -51,18 +51,15 @@ func TestAddEqualsPortable(t *testing.T) {
 		seed := rapid.Uint64().Draw(t, "seed")
 		n := rapid.IntRange(0, 400).Draw(t, "n")
 		tau := rapid.SampledFrom([]float64{0, 0.5, 1, 2, math.SmallestNonzeroFloat32, math.Inf(1), math.NaN()}).Draw(t, "tau")
-		testAdd(t, seed, n, float32(tau), element.Float32, AddFloat32, CompareFloat32)
-		testAdd(t, seed, n, float32(tau), element.Float16, AddFloat16, CompareFloat32)
-		testAdd(t, seed, n, float32(tau), element.BFloat16, AddBFloat16, CompareFloat32)
-		testAdd(t, seed, n, tau, element.Float64, AddFloat64, CompareFloat64)
-		testAdd(t, seed, n, tau, element.Float32, AddFloat32To64, CompareFloat64)
-		testAdd(t, seed, n, tau, element.Float16, AddFloat16To64, CompareFloat64)
-		testAdd(t, seed, n, tau, element.BFloat16, AddBFloat16To64, CompareFloat64)
+		testAdd(t, seed, n, float32(tau), element.Float32, AddFloat32)
+		testAdd(t, seed, n, float32(tau), element.Float16, AddFloat16)
+		testAdd(t, seed, n, float32(tau), element.BFloat16, AddBFloat16)
+		testAdd(t, seed, n, tau, element.Float64, AddFloat64)
 	})
 }
 
 func testAdd[R Float](t *rapid.T, seed uint64, n int, tau R, kind element.Kind,
-	adder func([]R, []byte, R, []uint64, []uint32, int) []uint32, comparer func([]R, R, []uint64, []uint32, int) []uint32,
+	adder func([]R, []byte, R, []uint64, []uint32, int) []uint32,
 ) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, uint64(kind)))
@@ -86,7 +83,7 @@ func testAdd[R Float](t *rapid.T, seed uint64, n int, tau R, kind element.Kind,
 		}
 	}
 	clear(mask)
-	at = comparer(e, tau, mask, []uint32{5}, 1000)
+	at = Compare(e, tau, mask, []uint32{5}, 1000)
 	if !slices.Equal(mask, wantMask) || !slices.Equal(at, wantAt) {
 		t.Fatalf("%v, n %d, tau %g: compared alone %x, %d, want %x, %d", kind, n, tau, mask, at, wantMask, wantAt)
 	}
@@ -155,11 +152,11 @@ func TestSelectEqualsSorting(t *testing.T) {
 			return
 		}
 		mask, least := make([]uint64, (n+63)/64), max(bound, math.SmallestNonzeroFloat32)
-		at := CompareFloat32(narrow, float32(least), mask, nil, 0)
+		at := Compare(narrow, float32(least), mask, nil, 0)
 		if got, ok := s.AmongFloat32(narrow, at, share); ok && float64(got) != want || !ok && want >= least {
 			t.Fatalf("float32: %g (%v) among those above %g, want %g", got, ok, bound, want)
 		}
-		at = CompareFloat64(wide, least, mask, nil, 0)
+		at = Compare(wide, least, mask, nil, 0)
 		if got, ok := s.AmongFloat64(wide, at, share); ok && got != want || !ok && want >= least {
 			t.Fatalf("float64: %g (%v) among those above %g, want %g", got, ok, bound, want)
 		}

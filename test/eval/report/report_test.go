@@ -3,9 +3,10 @@ package report
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
 )
 
 // TestWrite: the page has each table and figure of the papers, with ours or why there is none,
@@ -16,13 +17,9 @@ func TestWrite(t *testing.T) {
 	text := "### A <heading>\n\nDCT Table 1: made\n\n| sparsity | test loss | against none | activations |\n|:---|---:|---:|---:|\n" +
 		"| none | 0.5 | 0 |  |\n| 95%, 1 split | 0.6 | +0.1 | 1/20.5 |\n| 90%, 1 split | 0.5 | +0.02 | 1/10.1 |\n\n```\nas it is <b>\n```\n\nPlot: elsewhere/a.png\n\nPlot: b.png\n"
 	for name, content := range map[string]string{"a.png": "png", "a.svg": "<?xml?>\n<svg id=\"one\"></svg>", "b.png": "png"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	if err := Save(dir, "activations", "quick, today", text); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Save(dir, "activations", "quick, today", text))
 	var parts []Part
 	for _, name := range []string{"activations", "slim"} {
 		p, ok := Load(dir, name)
@@ -34,9 +31,7 @@ func TestWrite(t *testing.T) {
 	if parts[0].Header != "quick, today" || parts[0].Text != text {
 		t.Errorf("%+v", parts[0])
 	}
-	if err := Write(dir, parts); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Write(dir, parts))
 	html, md := read(t, dir, "index.html"), read(t, dir, "index.md")
 	for _, p := range Papers() {
 		for _, i := range p.Items {
@@ -69,50 +64,6 @@ func TestWrite(t *testing.T) {
 // read returns the content of a file.
 func read(t *testing.T, dir, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := require.Value(os.ReadFile(filepath.Join(dir, name)))(t)
 	return string(text)
-}
-
-// TestItemsAreDifferent: papers have each table and figure once.
-func TestItemsAreDifferent(t *testing.T) {
-	for _, p := range Papers() {
-		var names []string
-		for _, i := range p.Items {
-			if slices.Contains(names, i.Name) {
-				t.Errorf("%s has %s twice", p.Name, i.Name)
-			}
-			names = append(names, i.Name)
-		}
-	}
-}
-
-// TestComparisonLine: ratios are of figures that both have, and not of differences; what was
-// not run says why, and what there is nothing for has no command.
-func TestComparisonLine(t *testing.T) {
-	parts := map[string]Part{
-		"a": {Name: "a", Header: "quick, today", Text: "A table\n\n| | x |\n|:--|--:|\n| one | 27.5 ± 3 |\n| two | 1/50.0 |\n| three | none |\n"},
-		"b": {Name: "b", Missing: "no data: no file"},
-	}
-	for _, c := range []struct {
-		name, paper string
-		ours        Cell
-		want        line
-	}{
-		{"a part of the paper's", "55 %", Cell{"a", "A table", "one", "x"}, line{Ours: "27.5 ± 3", Ratio: "0.50", Command: "go run ./test/eval --what a"}},
-		{"times fewer", "100 times", Cell{"a", "A table", "two", "x"}, line{Ours: "1/50.0", Ratio: "0.50", Command: "go run ./test/eval --what a"}},
-		{"a difference", "+0.0009", Cell{"a", "A table", "one", "x"}, line{Ours: "27.5 ± 3", Command: "go run ./test/eval --what a"}},
-		{"no number of the paper's", "below 1", Cell{"a", "A table", "one", "x"}, line{Ours: "27.5 ± 3", Command: "go run ./test/eval --what a"}},
-		{"no number of ours", "55 %", Cell{"a", "A table", "three", "x"}, line{Ours: "none", Command: "go run ./test/eval --what a"}},
-		{"no such row", "55 %", Cell{"a", "A table", "four", "x"}, line{Ours: "not run: a quick run leaves it out, or found no data for it", Command: "go run ./test/eval --what a"}},
-		{"no data", "55 %", Cell{"b", "A table", "one", "x"}, line{Ours: "not run: no data: no file", Command: "go run ./test/eval --what b"}},
-		{"out of reach", "55 %", Cell{}, line{Ours: "out of reach"}},
-	} {
-		c.want.Paper = c.paper
-		if got := (&Comparison{Paper: c.paper, Ours: c.ours}).line(parts); got != c.want {
-			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
-		}
-	}
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <map>
 
 namespace {
@@ -137,12 +138,12 @@ class SyncWorker {
       for (size_t i = 0; i < part.pulled.size(); i++) wrong += part.pulled[i] != Initial(part, i);
     }
     if (wrong != 0) std::fprintf(stderr, "peer: %zu initial weights are wrong\n", wrong);
-    for (int round = 1; round <= options_.rounds; round++) {
+    for (int round = 1; Another(round); round++) {
       for (Part& part : parts_) Push(part, [&](size_t i) { return Gradient(van_.rank(), i, round); });
       for (Part& part : parts_) Pull(part);
-      if (round % 50 == 0 || round == options_.rounds) std::fprintf(stderr, "peer: round %d of %d\n", round, options_.rounds);
+      if (round % 50 == 0 || round == last_) std::fprintf(stderr, "peer: round %d\n", round);
     }
-    if (!options_.hold.empty()) {
+    if (!options_.hold.empty() || !options_.goes_on.empty()) {
       AwaitFile();
       for (Part& part : parts_) Push(part, [](size_t) { return 0.0f; });
       van_.Wait(kWorkerGroup);
@@ -181,13 +182,30 @@ class SyncWorker {
 
   float Last(const Part& part, size_t i) const {
     float sum = Initial(part, i);
-    for (int round = 1; round <= options_.rounds; round++) {
+    for (int round = 1; round <= last_; round++) {
       for (int rank = 0; rank < van_.env().workers; rank++) sum += Gradient(rank, i, round);
     }
     return sum;
   }
 
+  // Another reports whether a round is to be made. With --count-while the first worker says which
+  // one is the last, before it pushes in that one: until then no other worker can end it, as servers
+  // wait for the pushes of all.
+  bool Another(int round) {
+    struct stat info;
+    if (last_ == 0 && van_.rank() == 0 && round >= options_.rounds && stat(options_.goes_on.c_str(), &info) != 0) {
+      last_ = round;
+      const std::string name = options_.goes_on + ".last";
+      std::ofstream(name + ".new") << last_ << std::endl;
+      if (std::rename((name + ".new").c_str(), name.c_str()) != 0) throw Failure("writing " + name);
+    } else if (last_ == 0) {
+      std::ifstream(options_.goes_on + ".last") >> last_;
+    }
+    return last_ == 0 || round <= last_;
+  }
+
   void AwaitFile() {
+    if (options_.hold.empty()) return;
     std::fprintf(stderr, "peer: waits for %s\n", options_.hold.c_str());
     struct stat info;
     while (stat(options_.hold.c_str(), &info) != 0) van_.Idle(10);
@@ -241,6 +259,7 @@ class SyncWorker {
 
   Van& van_;
   const Options& options_;
+  int last_ = options_.goes_on.empty() ? options_.rounds : 0;  // the last round; 0: not known yet
   std::vector<Part> parts_;
   int timestamp_ = 0;
   size_t pushes_ = 0, pulls_ = 0;

@@ -8,26 +8,6 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// divider emits Divide, which makes of float64 numbers what a quantizer takes.
-func divider() {
-	function("divideAVX2", "func(dst, values *byte, n int, norm float64)",
-		"divideAVX2 is Divide for n numbers, a multiple of 8 and more than none.")
-	dst, values, n := Load(Param("dst"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
-	norm := broadcast64("norm")
-	loop(n, 8, func(done GPVirtual) {
-		// Two vectors of four float64 numbers make one of eight float32; VCVTPD2PS rounds
-		// to the nearest.
-		for v := range 2 {
-			y, x := YMM(), XMM()
-			VMOVUPD(Mem{Base: values, Index: done, Scale: 8, Disp: v * 32}, y)
-			VDIVPD(norm, y, y)
-			VCVTPD2PSY(y, x)
-			VMOVUPS(x, Mem{Base: dst, Index: done, Scale: 4, Disp: v * 16})
-		}
-	})
-	end()
-}
-
 // dequantizers emit a function for each kind of number, which takes codes of any width.
 func dequantizers() {
 	dequantizer("Float32", func(places, unit VecVirtual, values, done Register) {

@@ -6,7 +6,7 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// differs emits the functions that compare bits. The processor has an instruction for
+// differs emits the function that compares bits. The processor has an instruction for
 // equality alone, so the result is inverted. Integer comparison is what [Differ]
 // promises: NaNs equal themselves, and the two zeros differ.
 func differs() {
@@ -22,23 +22,6 @@ func differs() {
 			y := YMM()
 			VMOVDQU(Mem{Base: a, Index: done, Scale: 4, Disp: v * 32}, y)
 			VPCMPEQD(Mem{Base: b, Index: done, Scale: 4, Disp: v * 32}, y, y)
-			VPXOR(ones, y, y)
-			return y
-		})
-	})
-	end()
-
-	function("differ8AVX2", "func(a, b *byte, n int, mask *uint64)",
-		"differ8AVX2 is Differ for n numbers of 8 bytes, a multiple of 32 and more than none.")
-	a, b = Load(Param("a"), GP64()), Load(Param("b"), GP64())
-	n, mask = Load(Param("n"), GP64()), Load(Param("mask"), GP64())
-	ones = YMM()
-	VPCMPEQD(ones, ones, ones)
-	loop(n, 32, func(done GPVirtual) {
-		mask64(mask, done, func(v int) VecVirtual {
-			y := YMM()
-			VMOVDQU(Mem{Base: a, Index: done, Scale: 8, Disp: v * 32}, y)
-			VPCMPEQQ(Mem{Base: b, Index: done, Scale: 8, Disp: v * 32}, y, y)
 			VPXOR(ones, y, y)
 			return y
 		})

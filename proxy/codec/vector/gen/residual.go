@@ -33,29 +33,7 @@ func adders() {
 	adder32("addFloat16AVX2", "float16", 2, float16s)
 	adder32("addBFloat16AVX2", "bfloat16", 2, bfloat16s)
 
-	adder64("addFloat64AVX2", "float64", 8, func(g Mem) VecVirtual {
-		y := YMM()
-		VMOVUPD(g, y)
-		return y
-	})
-	adder64("addFloat32To64AVX2", "float32", 4, func(g Mem) VecVirtual {
-		y := YMM()
-		VCVTPS2PD(g, y)
-		return y
-	})
-	adder64("addFloat16To64AVX2", "float16", 2, func(g Mem) VecVirtual {
-		x, y := XMM(), YMM()
-		VCVTPH2PS(g, x)
-		VCVTPS2PD(x, y)
-		return y
-	})
-	adder64("addBFloat16To64AVX2", "bfloat16", 2, func(g Mem) VecVirtual {
-		x, y := XMM(), YMM()
-		VPMOVZXWD(g, x)
-		VPSLLD(Imm(16), x, x)
-		VCVTPS2PD(x, y)
-		return y
-	})
+	adder64()
 }
 
 // adder32 emits an adder for a residual of float32 numbers; load widens eight numbers of
@@ -90,21 +68,20 @@ func adder32(name, kind string, size int, load func(Mem) VecVirtual) {
 	end()
 }
 
-// adder64 emits an adder for a residual of float64 numbers; load widens four numbers of the
-// gradient.
-func adder64(name, kind string, size int, load func(Mem) VecVirtual) {
-	function(name, "func(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int",
-		name+" adds n "+kind+" numbers, a multiple of 32 and more than none, to e and compares.")
+// adder64 emits the adder for residual and gradient of float64 numbers.
+func adder64() {
+	function("addFloat64AVX2", "func(e *float64, gradient *byte, n int, tau float64, mask *uint64, at *uint32, first uint32) int",
+		"addFloat64AVX2 adds n float64 numbers, a multiple of 32 and more than none, to e and compares.")
 	e, g, n := Load(Param("e"), GP64()), Load(Param("gradient"), GP64()), Load(Param("n"), GP64())
 	tau, mask := broadcast64("tau"), Load(Param("mask"), GP64())
 	found := loadPositions()
 	magnitude := magnitude64()
 	loop(n, 32, func(done GPVirtual) {
 		fetch(e, done, 8)
-		fetch(g, done, size)
+		fetch(g, done, 8)
 		bits := mask64(mask, done, func(v int) VecVirtual {
-			sum := load(Mem{Base: g, Index: done, Scale: uint8(size), Disp: v * 4 * size})
-			at := Mem{Base: e, Index: done, Scale: 8, Disp: v * 32}
+			sum, at := YMM(), Mem{Base: e, Index: done, Scale: 8, Disp: v * 32}
+			VMOVUPD(Mem{Base: g, Index: done, Scale: 8, Disp: v * 32}, sum)
 			VADDPD(at, sum, sum)
 			VMOVUPD(sum, at)
 			VANDPD(magnitude, sum, sum)
@@ -138,48 +115,6 @@ func subtractor() {
 			VMOVUPS(y, Mem{Base: d, Index: done, Scale: 4, Disp: v * 32})
 			VANDPS(magnitude, y, y)
 			VCMPPS(Imm(notLess), tau, y, y)
-			return y
-		})
-		found.write(bits, done)
-	})
-	found.store()
-	end()
-}
-
-// comparers emits the functions that only compare a residual, for a second pass under
-// another threshold. They leave the residual as it is.
-func comparers() {
-	function("compareFloat32AVX2", "func(e *float32, n int, tau float32, mask *uint64, at *uint32, first uint32) int",
-		"compareFloat32AVX2 compares n numbers, a multiple of 32 and more than none.")
-	e, n := Load(Param("e"), GP64()), Load(Param("n"), GP64())
-	tau, mask := broadcast32("tau"), Load(Param("mask"), GP64())
-	found := loadPositions()
-	magnitude, order := magnitude32(), inRegister(interleave())
-	loop(n, 32, func(done GPVirtual) {
-		fetch(e, done, 4)
-		bits := mask32(mask, done, order, func(v int) VecVirtual {
-			y := YMM()
-			VANDPS(Mem{Base: e, Index: done, Scale: 4, Disp: v * 32}, magnitude, y)
-			VCMPPS(Imm(notLess), tau, y, y)
-			return y
-		})
-		found.write(bits, done)
-	})
-	found.store()
-	end()
-
-	function("compareFloat64AVX2", "func(e *float64, n int, tau float64, mask *uint64, at *uint32, first uint32) int",
-		"compareFloat64AVX2 compares n numbers, a multiple of 32 and more than none.")
-	e, n = Load(Param("e"), GP64()), Load(Param("n"), GP64())
-	tau, mask = broadcast64("tau"), Load(Param("mask"), GP64())
-	found = loadPositions()
-	magnitude = magnitude64()
-	loop(n, 32, func(done GPVirtual) {
-		fetch(e, done, 8)
-		bits := mask64(mask, done, func(v int) VecVirtual {
-			y := YMM()
-			VANDPD(Mem{Base: e, Index: done, Scale: 8, Disp: v * 32}, magnitude, y)
-			VCMPPD(Imm(notLess), tau, y, y)
 			return y
 		})
 		found.write(bits, done)

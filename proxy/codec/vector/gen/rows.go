@@ -6,8 +6,7 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// rows emits the functions by which the largest values of a row are found, and the
-// one that undoes Rotate. All take a multiple of 8 numbers, more than none, at any
+// rows emits the functions by which the largest values of a row are found. All take a multiple of 8 numbers, more than none, at any
 // alignment. Rows are short, so these functions do eight numbers at a time where
 // those of residuals do 32.
 //
@@ -18,7 +17,6 @@ func rows() {
 	scale32()
 	countFrom32()
 	maskFrom32()
-	unrotate32()
 }
 
 // loops emits body for four vectors of eight numbers at a time, and once more for one
@@ -132,26 +130,6 @@ func maskFrom32() {
 		MOVQ(done, at)
 		SHRQ(Imm(3), at)
 		MOVB(bits.As8(), Mem{Base: mask, Index: at, Scale: 1, Disp: lane})
-	})
-	end()
-}
-
-// unrotate32 emits the reverse of rotate32.
-func unrotate32() {
-	function("unrotate32AVX2", "func(dst *byte, values *uint64, n int)",
-		"unrotate32AVX2 writes the low 32 bits of n values, rotated right by one. n is a multiple of 8 and more than none.")
-	dst, values, n := Load(Param("dst"), GP64()), Load(Param("values"), GP64()), Load(Param("n"), GP64())
-	loop(n, 8, func(done GPVirtual) {
-		low, high := YMM(), YMM()
-		VMOVDQU(Mem{Base: values, Index: done, Scale: 8}, low)
-		// The lower 32 bits of each lane, of both vectors; then the halves in order: they
-		// were 0, 2, 1, 3.
-		VSHUFPS(Imm(0x88), Mem{Base: values, Index: done, Scale: 8, Disp: 32}, low, low)
-		VPERMQ(Imm(0xd8), low, low)
-		VPSLLD(Imm(31), low, high)
-		VPSRLD(Imm(1), low, low)
-		VPOR(high, low, low)
-		VMOVDQU(low, Mem{Base: dst, Index: done, Scale: 4})
 	})
 	end()
 }
