@@ -102,13 +102,7 @@ func (p *Proxy) viaPeer(c *connection) (bool, error) {
 	// The link goes to the destination's own address, at the mesh port: whoever can answer there
 	// can also receive the connection itself.
 	mesh := net.JoinHostPort(c.destination.Addr().String(), strconv.Itoa(int(p.opts.MeshPort)))
-	dialer := p.links
-	// A host that had a proxy is given more time than one of which nothing is known: it may
-	// only be busy.
-	if p.peers.known(c.destination.Addr()) {
-		// It was there before, and may only be busy.
-		dialer.ConnectTimeout = max(dialer.ConnectTimeout, knownPatience*dialer.ConnectTimeout)
-	}
+	dialer := p.dialerTo(c.destination.Addr())
 	far, answer, err := p.link(&dialer, c, mesh, h)
 	switch {
 	case err == nil:
@@ -247,9 +241,20 @@ func whyPast(err error) string {
 	return noProxy
 }
 
-// knownPatience is how many times longer than others a host that had a proxy gets to answer at its
-// mesh port. It may only be busy, and a connection that goes direct stays so.
+// knownPatience is how many times longer than others a host that has a proxy gets to answer at its
+// mesh port. It may be busy, or the link full, and a connection that goes direct stays so.
 const knownPatience = 10
+
+// dialerTo returns what dials a host's proxy: patiently if this proxy has met that one, or if
+// connections may bypass this one, which then gets those alone at whose other end the agent has
+// found a proxy.
+func (p *Proxy) dialerTo(host netip.Addr) link.Dialer {
+	d := p.links
+	if p.peers.known(host) || p.Spares() {
+		d.ConnectTimeout *= knownPatience
+	}
+	return d
+}
 
 // peerRetry is the pause between attempts to reach a proxy that may be back soon.
 const peerRetry = 50 * time.Millisecond

@@ -49,6 +49,28 @@ func TestProxyThatCanBeSpared(t *testing.T) {
 	}
 }
 
+// A proxy that is known to be there gets longer to answer: met by this one, or found by the agent.
+func TestPatience(t *testing.T) {
+	host := netip.MustParseAddr("192.0.2.1")
+	for name, c := range map[string]struct {
+		spares, met bool
+		want        time.Duration
+	}{
+		"nothing is known":     {false, false, time.Second},
+		"met":                  {false, true, 10 * time.Second},
+		"found by the agent":   {true, false, 10 * time.Second},
+		"found by both, later": {true, true, 10 * time.Second},
+	} {
+		p := require.Value(New(Options{Auto: true, Spares: c.spares, ConnectTimeout: time.Second}))(t)
+		if c.met {
+			p.peers.met(host)
+		}
+		if got := p.dialerTo(host).ConnectTimeout; got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 // Connections are not needed here if encoding has not paid for a minute on any to the same host.
 // Those that another proxy opened are that one's to judge.
 func TestUnneeded(t *testing.T) {
