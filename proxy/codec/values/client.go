@@ -11,8 +11,9 @@ import (
 
 // client is the process that made a connection which this proxy carries.
 type client struct {
-	codec *Codec
-	link  relay.Link
+	codec  *Codec
+	link   relay.Link
+	member *member // of the link's origin; nil: another host's process made the connection
 
 	role  pslite.Role // valid if known, as are node and id
 	node  string      // its id in the form of a ZMTP identity, "ps9"
@@ -61,8 +62,8 @@ func (s *Sender) Ready(r zmtp.Ready) {
 // sent and answered: the message, a barrier, is held back meanwhile, or the servers
 // could end before the last push arrives.
 func (c *client) learn(m *pslite.Meta) {
-	if c.link.Job == "" {
-		c.codec.names(c.link.Origin, c.tells(m))
+	if c.link.Job == "" && c.member != nil {
+		c.member.names(c.tells(m))
 	}
 	if c.known && c.role == pslite.Worker && isLast(m) {
 		c.codec.endWorker(c.link.Origin, c.node)
@@ -103,15 +104,14 @@ type observer struct {
 	client
 	detector pslite.Detector
 	meta     pslite.Meta
-	leave    func()
 }
 
 // Observe returns the observer of a connection that a process of this host made and that
 // goes without this codec, so that messages to a scheduler on a host without a proxy are
 // seen nevertheless.
 func (c *Codec) Observe(l relay.Link) relay.Observer {
-	o := &observer{client: client{codec: c, link: l}, leave: c.joinOrigin(l.Origin, false)}
-	c.names(l.Origin, l.Job)
+	o := &observer{client: client{codec: c, link: l, member: c.joinOrigin(l.Origin, false)}}
+	o.member.names(l.Job)
 	return o
 }
 
@@ -130,4 +130,4 @@ func (o *observer) Observe(shown *relay.Message) (more bool) {
 }
 
 // Close implements [relay.Observer].
-func (o *observer) Close() { o.leave() }
+func (o *observer) Close() { o.member.leave() }

@@ -80,6 +80,37 @@ func TestJobsAreKnownByOtherLinks(t *testing.T) {
 	}
 }
 
+// Where a job begins in a place while links of the one before are still open, links are its own
+// once those have closed.
+func TestJobsThatFollowEachOther(t *testing.T) {
+	e := newEnds(t)
+	e.unnamed = true
+	list := func(at string) [][]byte {
+		return registration(pslite.Node{Role: pslite.Scheduler, Hostname: at, Port: 9000, ID: pslite.SchedulerID}, pslite.Node{Role: pslite.Worker, Hostname: "198.18.0.1", Port: 40000, ID: 9})
+	}
+	before, values := e.dial(t, e.worker, e.server, "ps1"), e.dial(t, e.worker, e.server, "ps9")
+	before.carry(t, list("198.18.0.8"))
+	after, others := e.dial(t, e.worker, e.server, "ps1"), e.dial(t, e.worker, e.server, "ps9")
+	after.carry(t, list("198.18.0.9"))
+	sender := others.sender.(*Sender)
+	check := func(when, want string) {
+		t.Helper()
+		if sender.follow(); sender.job != want {
+			t.Errorf("%s the job is %q, want %q", when, sender.job, want)
+		}
+	}
+	check("while there are two jobs", "")
+	before.close()
+	check("once the first is over", "198.18.0.9:9000")
+	values.close()
+	after.close()
+	check("when the second's link to the scheduler has closed", "198.18.0.9:9000")
+	others.close()
+	if len(e.worker.origins) != 0 {
+		t.Errorf("%d origins are left", len(e.worker.origins))
+	}
+}
+
 // A node reconnects once it has registered and has its id. Its job is known
 // although in between it had no link: by the barriers and heartbeats that it sends
 // to the scheduler.

@@ -75,16 +75,17 @@ func newSender(c *Codec, l relay.Link, cs *compact.Sender, theirs offer) *Sender
 	if s.sameHost {
 		s.place = withinHost
 	}
-	leave := func() {}
 	if l.Dialed {
-		leave = c.joinOrigin(l.Origin, !s.sameHost)
-		c.names(l.Origin, l.Job)
+		s.member = c.joinOrigin(l.Origin, !s.sameHost)
+		s.member.names(l.Job)
 	}
 	// Streams stay with the codec when the link ends: the worker reconnects, or its end
 	// is seen elsewhere.
 	s.close = sync.OnceFunc(func() {
 		cs.Close()
-		leave()
+		if s.member != nil {
+			s.member.leave()
+		}
 		s.copies.close()
 		for _, in := range s.initials {
 			in.close()
