@@ -237,6 +237,8 @@ func add(sum, a *api.CodecAdvice) *api.CodecAdvice {
 	sum.PullBytes += a.GetPullBytes()
 	sum.Missed += a.GetMissed()
 	sum.StepSquares += a.GetStepSquares()
+	sum.CharValues = cmp.Or(sum.GetCharValues(), a.GetCharValues())
+	sum.UntypedBytes += a.GetUntypedBytes()
 	for _, c := range a.GetCandidates() {
 		at := slices.IndexFunc(sum.GetCandidates(), func(o *api.CodecCandidate) bool { return o.GetCodec() == c.GetCodec() })
 		if at < 0 {

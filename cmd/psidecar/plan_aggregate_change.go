@@ -29,8 +29,8 @@ func (f *sumsChange) span() (*measure.KeyRange, error) {
 // The success message points at psidecar status, as a proxy that has taken the rules up may
 // still not sum, for want of --handler add.
 func (f *sumsChange) changeSums(ctx context.Context, e env, edit func([]measure.SumRule) ([]measure.SumRule, error)) error {
-	if f.job == "" {
-		return errNoJob
+	if err := f.chooseJob(ctx); err != nil {
+		return err
 	}
 	change := client.SumsChange{ChangeOptions: f.options(), Edit: edit}
 	return f.run(ctx, e, &change, "; the aggregate line of psidecar status shows where it is in effect")

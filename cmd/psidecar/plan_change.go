@@ -27,14 +27,32 @@ type ruleChange struct {
 	setting, ahead bool
 }
 
-// errNoJob is what a change says that names no job.
-var errNoJob = cli.Usagef("--job: name the job, as psidecar status does, or its scheduler's host:port")
+// errNoJob is what a change says that could be about several jobs, or about none yet.
+var errNoJob = cli.Usagef("--job: name the job, as psidecar status does, or its scheduler's host:port; it may be left out while the planner knows exactly one")
+
+// chooseJob makes the change about the only job that the planner knows, if none is named.
+func (f *ruleChange) chooseJob(ctx context.Context) error {
+	if f.job != "" {
+		return nil
+	}
+	return f.planner.CallCodecs(ctx, func(ctx context.Context, c api.CodecsClient) error {
+		d, err := c.Describe(ctx, &api.DescribeRulesRequest{})
+		switch {
+		case err != nil:
+			return err
+		case len(d.GetJobs()) != 1:
+			return errNoJob
+		}
+		f.job = d.GetJobs()[0]
+		return nil
+	})
+}
 
 // addFlags adds the flags.
 func (f *ruleChange) addFlags(cmd *cobra.Command) {
 	f.planFlags.addFlags(cmd)
 	flags := cmd.Flags()
-	flags.Lookup("job").Usage = "job, by name or scheduler host:port"
+	flags.Lookup("job").Usage = "job, by name or scheduler host:port (default: the only one)"
 	flags.StringVar(&f.keys, "keys", "", "only these keys, as FIRST-LAST, inclusive (default: all)")
 	flags.BoolVar(&f.act, "act", false, "apply the change (default: dry run)")
 	flags.DurationVar(&f.wait, "wait", 5*time.Second, "with --act: how long to wait until all following proxies have accepted the rules")

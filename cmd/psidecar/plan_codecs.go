@@ -75,8 +75,6 @@ list in the format of ` + daemon.RulesKey + ` in the proxies' configuration file
 			switch {
 			case err != nil:
 				return err
-			case f.job == "":
-				return errNoJob
 			// Each of these says all of what is to be set.
 			case off && len(own) > 0 || file != "" && (off || len(own) > 0 || f.keys != ""):
 				return cli.Usagef("--off, --file and the codecs' flags exclude each other")
@@ -125,9 +123,6 @@ func newCodecsClearCommand(e env) *cobra.Command {
 		Short: "Remove a job's rules, or those for some keys; the proxies' own flags apply again",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.job == "" {
-				return errNoJob
-			}
 			return f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
 				// Without keys all rules of the job go.
 				if f.keys == "" {
@@ -160,10 +155,7 @@ keep their residuals; psidecar status shows how much. Without --keys, this appli
 to all of the job's keys and replaces all of its rules.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case f.job == "":
-				return errNoJob
-			case steps < 1:
+			if steps < 1 {
 				return cli.Usagef("--steps %d: want 1 or more", steps)
 			}
 			return f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {

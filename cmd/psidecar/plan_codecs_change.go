@@ -29,5 +29,8 @@ func (f *codecsChange) fill(r *values.Rule) error {
 // changeRules replaces the job's rules by what edit makes of them, or prints what that would
 // be.
 func (f *codecsChange) changeRules(ctx context.Context, e env, edit func([]values.Rule) ([]values.Rule, error)) error {
+	if err := f.chooseJob(ctx); err != nil {
+		return err
+	}
 	return f.run(ctx, e, &client.RuleChange{ChangeOptions: f.options(), Edit: edit}, "")
 }

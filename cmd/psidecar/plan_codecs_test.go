@@ -98,6 +98,9 @@ func TestPlanCodecsForUnknownJob(t *testing.T) {
 	if code, text := set(job); code != 0 || !strings.Contains(text, "accepted by 1 prox") {
 		t.Errorf("one that is carried: exit code %d, %q", code, text)
 	}
+	if code, stdout, stderr := runTest(t, nil, "plan", "codecs", "set", "--planner", address, "--off"); code != 0 || !strings.HasPrefix(stdout, "job "+job) {
+		t.Errorf("the only one, not named: exit code %d, %q %q", code, stdout, stderr)
+	}
 	if code, text := set("198.18.0.7:1", "--ahead"); code != 0 {
 		t.Errorf("ahead: exit code %d, %q", code, text)
 	}

@@ -59,5 +59,8 @@ func (c *codecAdvice) compareCodecs(ctx context.Context, e env, args []string, a
 	if asJSON {
 		return json.NewEncoder(e.stdout).Encode(report)
 	}
+	if _, err := fmt.Fprint(e.stdout, client.TypesTried(report.CharValues, uint64(report.UntypedBytes))); err != nil {
+		return err
+	}
 	return report.Print(e.stdout)
 }

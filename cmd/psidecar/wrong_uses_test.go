@@ -95,7 +95,6 @@ var wrongUses = []struct {
 	{"plan show --planner http://host:9811", 2, "without a scheme"},
 	{"plan show --planner 127.0.0.1:1", 1, "is a planner running"},
 	{"plan codecs set --threshold 7", 2, "want a sparsity"},
-	{"plan codecs clear", 2, "--job: name the job"},
 	{"plan aggregate show --each 2", 2, "--each has no effect: it needs --machines"},
 	{"partition", 2, "--input: name a libsvm file"},
 	{"partition --input missing -k 2", 1, "open missing: no such file"},

@@ -95,6 +95,18 @@ func PrintCodecs(out io.Writer, d *api.CodecsDescription) error {
 	return w.Flush()
 }
 
+// TypesTried says in lines what of a job's values codecs were tried on: chars is what bytes were
+// taken for, and untyped counts those of unknown types.
+func TypesTried(chars string, untyped uint64) (text string) {
+	if chars != "" {
+		text = fmt.Sprintf("values of type CHAR were taken for %s, as their commands say: enable codecs with --char-values %[1]s\n", chars)
+	}
+	if untyped > 0 {
+		text += fmt.Sprintf("%d bytes of values are of an unknown type, integers or compressed, and were not tried; if they are floats of type CHAR, set --char-values\n", untyped)
+	}
+	return text
+}
+
 // PrintAdvice prints what each codec would save, by a trial.
 func PrintAdvice(out io.Writer, d *api.CodecsDescription) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -112,10 +124,19 @@ func PrintAdvice(out io.Writer, d *api.CodecsDescription) error {
 	for _, a := range d.GetAdvice() {
 		c := fleet.Codecs(a.GetJob(), d).Advice
 		fmt.Fprintf(w, "job %s: %v s on %d hosts, %d bytes of pushes (%d), %d of pulls\n", a.GetJob(), c.Seconds, c.Hosts, c.PushBytes, c.Pushes, c.PullBytes)
+		fmt.Fprint(w, TypesTried(c.CharValues, c.UntypedBytes))
 		fmt.Fprintln(w, "codec\tpushes to\tpulls to\tsaved\tgradient that waits, in steps")
 		for _, row := range c.Codecs {
 			fmt.Fprintf(w, "%s\t%.2f%%\t%.2f%%\t%.1f%%\t%.2f\n", row.Codec, 100*float64(row.PushBytes)/float64(max(1, c.PushBytes)),
 				100*float64(row.PullBytes)/float64(max(1, c.PullBytes)), 100*row.Saved, row.Waits)
+		}
+		switch {
+		case c.Suggested == "":
+			fmt.Fprintln(w, "suggested: nothing; no codec without loss saves a tenth of the bytes")
+		case strings.HasPrefix(c.Suggested, "threshold"):
+			fmt.Fprintf(w, "suggested: %s, the highest under which at most %d steps' gradient waits\n", c.Suggested, fleet.MostWaiting)
+		default:
+			fmt.Fprintf(w, "suggested: %s, which is lossless; thresholds save little more, or more than %d steps' gradient waits\n", c.Suggested, fleet.MostWaiting)
 		}
 	}
 	return w.Flush()

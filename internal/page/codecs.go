@@ -27,13 +27,18 @@ type CodecHost struct {
 
 // CodecAdvice is the result of a trial.
 type CodecAdvice struct {
-	Seconds   float64    `json:"seconds"` // duration of the trial
-	Hosts     int        `json:"hosts"`   // number of hosts that took part
-	Pushes    uint64     `json:"pushes"`
-	PushBytes uint64     `json:"push_bytes"` // of messages as the job sends them
-	PullBytes uint64     `json:"pull_bytes"`
-	Missed    uint64     `json:"missed"` // messages that the trial left out
-	Codecs    []CodecRow `json:"codecs"`
+	Seconds   float64 `json:"seconds"` // duration of the trial
+	Hosts     int     `json:"hosts"`   // number of hosts that took part
+	Pushes    uint64  `json:"pushes"`
+	PushBytes uint64  `json:"push_bytes"` // of messages as the job sends them
+	PullBytes uint64  `json:"pull_bytes"`
+	Missed    uint64  `json:"missed"` // messages that the trial left out
+	// CharValues is what values of type CHAR and OTHER were taken for, as their commands say.
+	// UntypedBytes are those of values whose kind is not known, which no codec can change.
+	CharValues   string     `json:"char_values,omitempty"`
+	UntypedBytes uint64     `json:"untyped_bytes,omitempty"`
+	Codecs       []CodecRow `json:"codecs"`
+	Suggested    string     `json:"suggested,omitempty"` // one of Codecs; empty: none saves enough
 }
 
 // CodecRow is what one codec would save.

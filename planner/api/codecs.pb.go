@@ -641,7 +641,11 @@ type CodecAdvice struct {
 	StepSquares float64           `protobuf:"fixed64,7,opt,name=step_squares,json=stepSquares,proto3" json:"step_squares,omitempty"`
 	Candidates  []*CodecCandidate `protobuf:"bytes,8,rep,name=candidates,proto3" json:"candidates,omitempty"`
 	// hosts is how many have tried.
-	Hosts         uint32 `protobuf:"varint,9,opt,name=hosts,proto3" json:"hosts,omitempty"`
+	Hosts uint32 `protobuf:"varint,9,opt,name=hosts,proto3" json:"hosts,omitempty"`
+	// char_values is what values of type CHAR and OTHER were taken for, since commands
+	// say so; untyped_bytes are those of values whose kind is not known.
+	CharValues    string `protobuf:"bytes,10,opt,name=char_values,json=charValues,proto3" json:"char_values,omitempty"`
+	UntypedBytes  uint64 `protobuf:"varint,11,opt,name=untyped_bytes,json=untypedBytes,proto3" json:"untyped_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -735,6 +739,20 @@ func (x *CodecAdvice) GetCandidates() []*CodecCandidate {
 func (x *CodecAdvice) GetHosts() uint32 {
 	if x != nil {
 		return x.Hosts
+	}
+	return 0
+}
+
+func (x *CodecAdvice) GetCharValues() string {
+	if x != nil {
+		return x.CharValues
+	}
+	return ""
+}
+
+func (x *CodecAdvice) GetUntypedBytes() uint64 {
+	if x != nil {
+		return x.UntypedBytes
 	}
 	return 0
 }
@@ -1084,7 +1102,7 @@ const file_codecs_proto_rawDesc = "" +
 	"\n" +
 	"CodecTrial\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x18\n" +
-	"\aseconds\x18\x02 \x01(\rR\aseconds\"\xa5\x02\n" +
+	"\aseconds\x18\x02 \x01(\rR\aseconds\"\xeb\x02\n" +
 	"\vCodecAdvice\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aseconds\x18\x02 \x01(\x01R\aseconds\x12\x16\n" +
@@ -1098,7 +1116,11 @@ const file_codecs_proto_rawDesc = "" +
 	"\n" +
 	"candidates\x18\b \x03(\v2#.psidecar.planner.v1.CodecCandidateR\n" +
 	"candidates\x12\x14\n" +
-	"\x05hosts\x18\t \x01(\rR\x05hosts\"\x8d\x01\n" +
+	"\x05hosts\x18\t \x01(\rR\x05hosts\x12\x1f\n" +
+	"\vchar_values\x18\n" +
+	" \x01(\tR\n" +
+	"charValues\x12#\n" +
+	"\runtyped_bytes\x18\v \x01(\x04R\funtypedBytes\"\x8d\x01\n" +
 	"\x0eCodecCandidate\x12\x14\n" +
 	"\x05codec\x18\x01 \x01(\tR\x05codec\x12\x1d\n" +
 	"\n" +

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"math"
+	"strings"
 
 	"github.com/psidecar/psidecar/internal/page"
 	"github.com/psidecar/psidecar/planner/api"
@@ -37,7 +38,7 @@ func Codecs(job string, d *api.CodecsDescription) page.Codecs {
 // what thresholding would hold back relative to that of one step's gradient.
 func advice(a *api.CodecAdvice) *page.CodecAdvice {
 	out := &page.CodecAdvice{Seconds: finite(a.GetSeconds()), Hosts: int(a.GetHosts()), Pushes: a.GetPushes(),
-		PushBytes: a.GetPushBytes(), PullBytes: a.GetPullBytes(), Missed: a.GetMissed(), Codecs: []page.CodecRow{}}
+		PushBytes: a.GetPushBytes(), PullBytes: a.GetPullBytes(), Missed: a.GetMissed(), CharValues: a.GetCharValues(), UntypedBytes: a.GetUntypedBytes(), Codecs: []page.CodecRow{}}
 	all := float64(a.GetPushBytes() + a.GetPullBytes())
 	for _, c := range a.GetCandidates() {
 		row := page.CodecRow{Codec: c.GetCodec(), PushBytes: c.GetPushBytes(), PullBytes: c.GetPullBytes()}
@@ -49,7 +50,42 @@ func advice(a *api.CodecAdvice) *page.CodecAdvice {
 		}
 		out.Codecs = append(out.Codecs, row)
 	}
+	out.Suggested = suggested(out.Codecs)
 	return out
+}
+
+// MostWaiting is how many steps' gradient a suggested threshold holds back at most, and
+// leastSaved the fraction of all bytes that it has to save beyond what lossless codecs do, or
+// these beyond nothing.
+const (
+	MostWaiting = 2
+	leastSaved  = 0.1
+)
+
+// suggested returns the codec that saves most among those that lose nothing: lossless ones, and
+// thresholds that hold back little. What a threshold holds back comes later, so a large residual
+// is what delays learning (DCT, Gupta and others 2021, section 3).
+func suggested(rows []page.CodecRow) (codec string) {
+	lossless, threshold := page.CodecRow{}, page.CodecRow{}
+	for _, r := range rows {
+		switch {
+		case r.Codec == "compact", r.Codec == "unchanged":
+			if r.Saved > lossless.Saved {
+				lossless = r
+			}
+		case strings.HasPrefix(r.Codec, "threshold ") && !strings.Contains(r.Codec, ","):
+			if r.Saved > threshold.Saved && r.Waits > 0 && r.Waits <= MostWaiting {
+				threshold = r
+			}
+		}
+	}
+	switch {
+	case threshold.Saved > lossless.Saved+leastSaved:
+		return threshold.Codec
+	case lossless.Saved > leastSaved:
+		return lossless.Codec
+	}
+	return ""
 }
 
 // finite returns x, and 0 if it is infinite or no number, for which JSON has no form. Sums of squares

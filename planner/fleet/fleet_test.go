@@ -145,6 +145,30 @@ func TestAdviceIsFinite(t *testing.T) {
 	}
 }
 
+// What is suggested loses nothing, or holds back little.
+func TestSuggested(t *testing.T) {
+	row := func(codec string, saved, waits float64) page.CodecRow {
+		return page.CodecRow{Codec: codec, Saved: saved, Waits: waits}
+	}
+	lossy := []page.CodecRow{row("quantize 8", 0.4, 0), row("slim 0.3,0.15", 0.9, 0), row("threshold 0.99, quantize 8", 0.8, 1)}
+	for name, c := range map[string]struct {
+		rows []page.CodecRow
+		want string
+	}{
+		"nothing was tried":              {nil, ""},
+		"nothing saves":                  {[]page.CodecRow{row("compact", 0.05, 0), row("threshold 0.9", 0.1, 1)}, ""},
+		"lossless ones do":               {[]page.CodecRow{row("compact", 0.2, 0), row("unchanged", 0.5, 0), row("threshold 0.9", 0.55, 1)}, "unchanged"},
+		"the most that holds back":       {[]page.CodecRow{row("compact", 0.2, 0), row("threshold 0.9", 0.5, 0.5), row("threshold 0.98", 0.6, 2), row("threshold 0.99", 0.7, 2.1)}, "threshold 0.98"},
+		"all hold back much":             {[]page.CodecRow{row("compact", 0.2, 0), row("threshold 0.75", 0.6, 3)}, "compact"},
+		"values of an unknown type":      {[]page.CodecRow{row("compact", 0, 0), row("threshold 0.9", 0, 0)}, ""},
+		"how much is held back: unknown": {[]page.CodecRow{row("threshold 0.9", 0.6, 0)}, ""},
+	} {
+		if got := suggested(append(c.rows, lossy...)); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 func TestSketch(t *testing.T) {
 	exact := &api.JobReport{DistinctKeys: 5, Sketch: &api.Sketch{Exact: true, MemoryBytes: 100}}
 	folded := &api.JobReport{DistinctKeys: 9, Sketch: &api.Sketch{Bound: 3, Percent: 98, MemoryBytes: 200, FoldedBlocks: 1}}

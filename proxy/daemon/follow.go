@@ -305,7 +305,7 @@ func (f *follower) trying(ctx context.Context, trials <-chan *api.CodecTrial, ne
 func adviceOf(job string, during time.Duration, r advice.Report) *api.CodecAdvice {
 	a := &api.CodecAdvice{
 		Job: job, Seconds: during.Seconds(), Pushes: uint64(r.Pushes), PushBytes: uint64(r.PushBytes), PullBytes: uint64(r.PullBytes),
-		Missed: uint64(r.Missed), StepSquares: r.StepSquares,
+		Missed: uint64(r.Missed), StepSquares: r.StepSquares, CharValues: r.CharValues, UntypedBytes: uint64(r.UntypedBytes),
 	}
 	for _, c := range r.Codecs {
 		a.Candidates = append(a.Candidates, &api.CodecCandidate{

@@ -173,7 +173,7 @@ func (p *planning) await(what string, ok func(coded) bool) (c coded) {
 func (p *planning) tries() {
 	p.t.Helper()
 	planner := p.sidecars[0]
-	if out := p.plan("try", "--seconds", "1"); !strings.Contains(out, "threshold 0.99") {
+	if out := p.plan("try", "--seconds", "1"); !strings.Contains(out, "threshold 0.99") || !strings.Contains(out, "suggested: ") {
 		p.t.Errorf("psidecar plan codecs try says %q", out)
 	}
 	var c page.Codecs

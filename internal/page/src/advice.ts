@@ -58,10 +58,12 @@ export function advise(job: Job, plan?: Plan, codecs?: Codecs, alpha?: Alpha, hi
   if (carries.state === "part" && carries.not?.[0]?.do) {
     out.push({ text: `${carries.not[0].connections} of ${carries.connections} connections are not carried: ${carries.not[0].why}. ${capital(carries.not[0].do)}.` });
   }
-  const best = codecs?.advice?.codecs.filter((c) => c.codec !== "compact").sort((a, b) => b.saved - a.saved)[0];
+  const tried = codecs?.advice;
+  const best = tried?.codecs.find((c) => c.codec === tried.suggested && c.codec !== "compact");
   const isLossy = line("threshold")?.state !== "off" || line("slim")?.state === "on";
-  if (best && best.saved > little && !isLossy) {
-    out.push({ text: `Of the codecs tried, ${best.codec} saves ${percent(best.saved)} of the bytes. It changes what is learned: try your model with it first.`, command: applyCommand(job.job, best.codec)! });
+  if (best && !isLossy) {
+    const price = best.waits > 0 ? `, and ${best.waits.toFixed(1)} steps' gradient waits meanwhile: try your model with it first` : " and loses nothing";
+    out.push({ text: `Of the codecs tried, ${best.codec} saves ${percent(best.saved)} of the bytes${price}.`, command: applyCommand(job.job, best.codec, tried?.char_values)! });
   } else if (codecs && codecs.hosts.length > 0 && !codecs.tried && !isLossy) {
     out.push({ text: "What each codec would save can be tried on live traffic; it changes nothing.", command: `psidecar plan codecs try --job ${quoted(job.job)}` });
   }

@@ -230,7 +230,11 @@ export interface CodecAdvice {
   push_bytes: number;
   pull_bytes: number;
   missed: number;
+  /** What values of type CHAR were taken for. */
+  char_values?: string;
+  untyped_bytes?: number;
   codecs: CodecRow[];
+  suggested?: string;
 }
 
 /** A proxy that follows the planner. */

@@ -41,7 +41,8 @@ export function adviceText(c: Codecs): string {
     return `No traffic of this job passed the proxies during the trial: it was idle, has ended, or its connections do not use links between proxies.${why}${late}`;
   }
   const left = a.missed > 0 ? ` ${count(a.missed)} messages of connections beyond the limit were omitted.` : "";
-  return `Tried for ${a.seconds} s on ${a.hosts} ${a.hosts === 1 ? "host" : "hosts"}: ${bytes(a.push_bytes)} of pushes (${count(a.pushes)}), ${bytes(a.pull_bytes)} of pulls.${left}${why}${late}`;
+  const untyped = a.untyped_bytes ? ` ${bytes(a.untyped_bytes)} of values are of an unknown type and were not tried; floats of type CHAR need --char-values.` : "";
+  return `Tried for ${a.seconds} s on ${a.hosts} ${a.hosts === 1 ? "host" : "hosts"}: ${bytes(a.push_bytes)} of pushes (${count(a.pushes)}), ${bytes(a.pull_bytes)} of pulls.${left}${untyped}${why}${late}`;
 }
 
 function share(part: number, whole: number): number {
@@ -49,11 +50,11 @@ function share(part: number, whole: number): number {
 }
 
 /** The command that turns a codec on which was tried; none for what is on anyway. */
-export function applyCommand(job: string, codec: string): string | undefined {
+export function applyCommand(job: string, codec: string, chars?: string): string | undefined {
   if (codec === "compact") {
     return undefined;
   }
-  const flags = codec.split(", ").map((part) => `--${part}`).join(" ");
+  const flags = [...codec.split(", "), ...(chars ? [`char-values ${chars}`] : [])].map((part) => `--${part}`).join(" ");
   return `psidecar plan codecs set --job ${quoted(job)} ${flags} --act`;
 }
 
@@ -62,16 +63,16 @@ function adviceTable(into: HTMLElement, a: CodecAdvice, job: string): void {
   table(
     into,
     [
-      { title: "codec", text: (c) => c.codec },
+      { title: "codec", text: (c) => (c.codec === a.suggested ? `${c.codec} (suggested)` : c.codec) },
       figure<CodecRow>("pushes to", (c) => share(c.push_bytes, a.push_bytes), percent, (c) => Math.min(share(c.push_bytes, a.push_bytes) || 0, 1)),
       figure<CodecRow>("pulls to", (c) => share(c.pull_bytes, a.pull_bytes), percent, (c) => Math.min(share(c.pull_bytes, a.pull_bytes) || 0, 1)),
       figure<CodecRow>("saved", (c) => c.saved, percent, (c) => Math.max(c.saved, 0)),
       figure<CodecRow>("residual, in steps", (c) => c.waits, steps, (c) => c.waits / most),
       {
         title: "to enable it",
-        text: (c) => applyCommand(job, c.codec) ?? "on by default",
+        text: (c) => applyCommand(job, c.codec, a.char_values) ?? "on by default",
         element(c) {
-          const text = applyCommand(job, c.codec);
+          const text = applyCommand(job, c.codec, a.char_values);
           const off = document.createElement("span");
           off.textContent = "on by default";
           return text ? command(text) : off;

@@ -119,6 +119,7 @@ describe("words", () => {
     expect(applyCommand("10.0.0.1:9000", "threshold 0.99, quantize 8")).toBe("psidecar plan codecs set --job 10.0.0.1:9000 --threshold 0.99 --quantize 8 --act");
     expect(applyCommand("j", "unchanged")).toBe("psidecar plan codecs set --job j --unchanged --act");
     expect(applyCommand("j", "compact")).toBeUndefined();
+    expect(applyCommand("j", "wire bf16", "float32")).toBe("psidecar plan codecs set --job j --wire bf16 --char-values float32 --act");
     expect(quoted("a b'c")).toBe(`'a b'\\''c'`);
     const plan = { epochs: [{ epoch: 4, state: "proposed" }] } as unknown as Plan;
     expect(applyPlan("j", plan)).toBe("psidecar plan apply --job j --epoch 4");

@@ -26,6 +26,7 @@ import (
 	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
+	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
@@ -70,7 +71,9 @@ type Study struct {
 	detector map[string]*pslite.Detector
 	missed   int
 	pushes   int             // messages
-	floats   int             // of these, with float32 values
+	numbers  int             // of these, with values of a known kind
+	chars    string          // the kind of values of type CHAR and OTHER, by the first command that says it
+	untyped  int             // bytes of values of an unknown kind
 	pushers  map[string]bool // connections with pushes
 	squares  float64         // of all pushed values
 	sides    [2]side         // pushes and pulls: bytes of the messages
@@ -100,11 +103,12 @@ func (t *trial) pairs() bool {
 
 // running returns the rules as they apply to a job that has run for long: it has made the
 // pushes that may be initial values, which go whole, and a short recording must not count
-// as if it were beginning.
-func running(rules []values.Rule) []values.Rule {
+// as if it were beginning. chars is the kind of values of type CHAR and OTHER; empty:
+// unknown.
+func running(rules []values.Rule, chars string) []values.Rule {
 	rules = slices.Clone(rules)
 	for i := range rules {
-		rules[i].Unpulled = true
+		rules[i].Unpulled, rules[i].Elements = true, chars
 	}
 	return rules
 }
@@ -114,7 +118,7 @@ func running(rules []values.Rule) []values.Rule {
 func NewStudy(stateBytes int64) (*Study, error) {
 	s := &Study{links: map[string]uint64{}, detector: map[string]*pslite.Detector{}, pushers: map[string]bool{}}
 	for _, c := range Candidates() {
-		codec, err := values.New(values.Options{Compact: compact.DefaultLimits, StateBytes: stateBytes, Rules: running(c.Rules)})
+		codec, err := values.New(values.Options{Compact: compact.DefaultLimits, StateBytes: stateBytes, Rules: running(c.Rules, "")})
 		if err != nil {
 			return nil, fmt.Errorf("candidate %s: %w", c.Name, err)
 		}
@@ -146,10 +150,19 @@ func (s *Study) Message(connection string, node int32, frames [][]byte) error {
 	}
 	// Answers to pushes count with pushes, those to pulls with pulls.
 	at := 0
+	kind, known, err := s.kindOf(&m)
+	if err != nil {
+		return err
+	}
+	if !known {
+		s.untyped += len(m.Values().Bytes)
+	}
 	switch {
 	case m.Meta.Push && m.Meta.Request:
 		s.pushes++
-		s.pushed(connection, m.Values())
+		if known {
+			s.pushed(connection, kind, m.Values().Bytes)
+		}
 	case m.Meta.Pull:
 		at = 1
 	}
@@ -168,16 +181,37 @@ func (s *Study) Message(connection string, node int32, frames [][]byte) error {
 	return nil
 }
 
-// pushed adds up the squares of a push of float32 values, for Report.StepSquares.
-// Values that are not finite are left out.
-func (s *Study) pushed(connection string, v pslite.Values) {
-	if v.Type != pslite.Float {
-		return
+// kindOf returns the kind of a message's values. The first command of a message of bytes that
+// says one has all candidates tried as with --char-values of that kind.
+func (s *Study) kindOf(m *pslite.Message) (kind element.Kind, known bool, err error) {
+	switch m.Values().Type {
+	case pslite.Float:
+		return element.Float32, true, nil
+	case pslite.Double:
+		return element.Float64, true, nil
+	case pslite.Char, pslite.Other:
+	default:
+		return 0, false, nil
 	}
-	s.floats++
+	kind, known = element.OfCommand(m.Meta.Head)
+	if known && s.chars == "" && len(m.Values().Bytes) > 0 {
+		s.chars = kind.String()
+		for _, t := range s.trials {
+			if err := t.codec.SetRules(running(t.Rules, s.chars)); err != nil {
+				return 0, false, fmt.Errorf("candidate %s: %w", t.Name, err)
+			}
+		}
+	}
+	return kind, known && kind.String() == s.chars, nil
+}
+
+// pushed adds up the squares of a push of values, for Report.StepSquares. Values that are
+// not finite are left out.
+func (s *Study) pushed(connection string, kind element.Kind, values []byte) {
+	s.numbers++
 	s.pushers[connection] = true
-	for i := range v.Len() {
-		if x := float64(v.Float32(i)); x-x == 0 {
+	for i := range len(values) / kind.Size() {
+		if x := kind.At(values, i); x-x == 0 {
 			s.squares += x * x
 		}
 	}
@@ -255,6 +289,11 @@ type Report struct {
 	PullBytes int `json:"pull_bytes"`
 	Pushes    int `json:"pushes"`
 	Missed    int `json:"missed"` // messages of connections beyond the bound
+	// CharValues is what values of type CHAR and OTHER were taken for, since the commands of
+	// MXNet and BytePS say it; empty: there were none such. UntypedBytes are those of values
+	// whose kind is not known: no codec for values changes them.
+	CharValues   string `json:"char_values,omitempty"`
+	UntypedBytes int    `json:"untyped_bytes"`
 	// StepSquares is the sum of squares that one step of all workers pushes.
 	StepSquares float64 `json:"step_squares"`
 	Codecs      []Row   `json:"codecs"`
@@ -265,10 +304,10 @@ type Report struct {
 func (s *Study) Report() Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := Report{PushBytes: s.sides[0].plain, PullBytes: s.sides[1].plain, Pushes: s.pushes, Missed: s.missed}
+	r := Report{PushBytes: s.sides[0].plain, PullBytes: s.sides[1].plain, Pushes: s.pushes, Missed: s.missed, CharValues: s.chars, UntypedBytes: s.untyped}
 	// The mean over pushes, once for each connection that pushes: a step has a push
 	// of each worker to each server.
-	step := s.squares / max(1, float64(s.floats)) * float64(len(s.pushers))
+	step := s.squares / max(1, float64(s.numbers)) * float64(len(s.pushers))
 	r.StepSquares = step
 	for _, t := range s.trials {
 		row := Row{Codec: t.Name,

@@ -3,6 +3,7 @@ package advice
 import (
 	"bytes"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,14 +107,44 @@ func TestReportOfActivations(t *testing.T) {
 	t.Error("activations were not tried")
 }
 
-// Pushes of values that are no float32 are messages too; of these it is not said how much
-// of a step waits.
+// Values of bytes are tried as what their first command that says it says they are; those of
+// other types, row-sparse or compressed ones pass, and are counted.
+func TestValuesOfBytes(t *testing.T) {
+	s := require.Value(NewStudy(64 << 20))(t)
+	r := rand.New(rand.NewPCG(1, 1))
+	floats := make([]float32, 20_000)
+	send := func(command int32, values []byte) {
+		t.Helper()
+		m := pslite.Meta{Head: command, Request: true, Push: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Char}}
+		require.NoError(t, s.Message("up", pslite.WorkerID(0), [][]byte{m.Append(nil, pslite.DMLC), pslite.AppendKeys(nil, []uint64{7}), values}))
+	}
+	const float32s, float16s, rowSparse = 0, 5, 1 // by Cantor's pairing of 0 and 0, 0 and 2, 1 and 0
+	for range 30 {
+		for i := range floats {
+			floats[i] = float32(r.NormFloat64())
+		}
+		send(float32s, pslite.AppendFloat32(nil, floats))
+	}
+	report := s.Report()
+	at := slices.IndexFunc(report.Codecs, func(r Row) bool { return r.Codec == "threshold 0.99" })
+	if row := report.Codecs[at]; row.Pushes > 0.05 || row.Waits == 0 || report.CharValues != "float32" || report.UntypedBytes != 0 {
+		t.Errorf("%+v of %+v", row, report)
+	}
+	send(float16s, make([]byte, 64))
+	send(rowSparse, make([]byte, 32))
+	if report = s.Report(); report.Pushes != 32 || report.UntypedBytes != 96 {
+		t.Errorf("%+v", report)
+	}
+}
+
+// Pushes of values that are no floats are messages too; of these it is not said how much of a
+// step waits.
 func TestPushesOfOtherTypes(t *testing.T) {
 	s := require.Value(NewStudy(64 << 20))(t)
-	m := pslite.Meta{Timestamp: 1, Request: true, Push: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Char}}
+	m := pslite.Meta{Timestamp: 1, Request: true, Push: true, DataTypes: []pslite.DataType{pslite.Uint64, pslite.Int32}}
 	frames := [][]byte{m.Append(nil, pslite.DMLC), pslite.AppendKeys(nil, []uint64{7}), make([]byte, 64)}
 	require.NoError(t, s.Message("up", pslite.WorkerID(0), frames))
-	if r := s.Report(); r.Pushes != 1 || r.StepSquares != 0 {
+	if r := s.Report(); r.Pushes != 1 || r.UntypedBytes != 64 || r.StepSquares != 0 {
 		t.Errorf("%d pushes with %v squares a step, want 1 and none", r.Pushes, r.StepSquares)
 	}
 }
