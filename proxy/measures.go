@@ -131,7 +131,12 @@ func (p *Proxy) measures(job string, all []carried) []measure.Line {
 		held, local = p.opts.Values.Held(job, false), p.opts.Values.Held(job, true)
 	}
 	for _, m := range valueMeasures {
-		lines = append(lines, p.valueLine(job, all, m, held, local))
+		l := p.valueLine(job, all, m, held, local)
+		if m.name == measure.Threshold && p.opts.Values != nil { // also while it is ending, or has ended
+			d := p.opts.Values.DelayOf(job)
+			l.HeldValues, l.HeldSquares, l.StepSquares = uint64(d.Values), d.Squares, d.Step
+		}
+		lines = append(lines, l)
 	}
 	return append(lines, p.sumsLine(job, all), p.placementLine(job, all), p.movesLine(job, all), p.splitLine(job, all))
 }

@@ -11,6 +11,7 @@ import (
 
 var (
 	descMeasure    = prometheus.NewDesc("psidecar_proxy_measure_connections", "Open connections made by processes of this host, by job, measure and state (on or off). The measures are named as in psidecar status.", []string{"job", "measure", "state"}, nil)
+	descResidual   = prometheus.NewDesc("psidecar_proxy_residual_steps", "Norm of the gradient that --threshold holds back of the pushes of a job's workers on this host, over the norm of what one step pushes.", []string{"job"}, nil)
 	descMeasureNot = prometheus.NewDesc("psidecar_proxy_measure_off_connections", "Connections on which the measure is off, by reason; 1 if the reason is not specific to a connection. not_set: not enabled.", []string{"job", "measure", "reason"}, nil)
 )
 
@@ -32,6 +33,9 @@ func (p *Proxy) collectMeasures(out chan<- prometheus.Metric) {
 		l := &lines[i]
 		gauge(descMeasure, l.On, l.Job, l.Measure, measure.On)
 		gauge(descMeasure, l.Connections-l.On, l.Job, l.Measure, measure.Off)
+		if steps, ok := l.Steps(); ok {
+			out <- prometheus.MustNewConstMetric(descResidual, prometheus.GaugeValue, steps, l.Job)
+		}
 		reasons := map[string]int{}
 		for _, g := range l.Not {
 			// A gap of the job as a whole concerns no connection in particular, and counts as

@@ -129,15 +129,20 @@ func (x *CodecReport) GetMeasures() []*Measure {
 // Measure says where a measure (threshold, moves ...) holds for a job; the words
 // are those of package planner/api/measure.
 type Measure struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
-	Measure       string                 `protobuf:"bytes,2,opt,name=measure,proto3" json:"measure,omitempty"`
-	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
-	Setting       string                 `protobuf:"bytes,4,opt,name=setting,proto3" json:"setting,omitempty"`
-	From          string                 `protobuf:"bytes,5,opt,name=from,proto3" json:"from,omitempty"`
-	On            uint32                 `protobuf:"varint,6,opt,name=on,proto3" json:"on,omitempty"`
-	Connections   uint32                 `protobuf:"varint,7,opt,name=connections,proto3" json:"connections,omitempty"`
-	Not           []*MeasureGap          `protobuf:"bytes,8,rep,name=not,proto3" json:"not,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Job         string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Measure     string                 `protobuf:"bytes,2,opt,name=measure,proto3" json:"measure,omitempty"`
+	State       string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	Setting     string                 `protobuf:"bytes,4,opt,name=setting,proto3" json:"setting,omitempty"`
+	From        string                 `protobuf:"bytes,5,opt,name=from,proto3" json:"from,omitempty"`
+	On          uint32                 `protobuf:"varint,6,opt,name=on,proto3" json:"on,omitempty"`
+	Connections uint32                 `protobuf:"varint,7,opt,name=connections,proto3" json:"connections,omitempty"`
+	Not         []*MeasureGap          `protobuf:"bytes,8,rep,name=not,proto3" json:"not,omitempty"`
+	// held_values are those that a threshold holds back; held_squares and
+	// step_squares are the sums of the squares of these and of what one step pushes.
+	HeldValues    uint64  `protobuf:"varint,9,opt,name=held_values,json=heldValues,proto3" json:"held_values,omitempty"`
+	HeldSquares   float64 `protobuf:"fixed64,10,opt,name=held_squares,json=heldSquares,proto3" json:"held_squares,omitempty"`
+	StepSquares   float64 `protobuf:"fixed64,11,opt,name=step_squares,json=stepSquares,proto3" json:"step_squares,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -226,6 +231,27 @@ func (x *Measure) GetNot() []*MeasureGap {
 		return x.Not
 	}
 	return nil
+}
+
+func (x *Measure) GetHeldValues() uint64 {
+	if x != nil {
+		return x.HeldValues
+	}
+	return 0
+}
+
+func (x *Measure) GetHeldSquares() float64 {
+	if x != nil {
+		return x.HeldSquares
+	}
+	return 0
+}
+
+func (x *Measure) GetStepSquares() float64 {
+	if x != nil {
+		return x.StepSquares
+	}
+	return 0
 }
 
 type MeasureGap struct {
@@ -1065,7 +1091,7 @@ const file_codecs_proto_rawDesc = "" +
 	"\x05trial\x18\x04 \x01(\x04R\x05trial\x128\n" +
 	"\x06advice\x18\x05 \x03(\v2 .psidecar.planner.v1.CodecAdviceR\x06advice\x12\x18\n" +
 	"\auntried\x18\x06 \x01(\tR\auntried\x128\n" +
-	"\bmeasures\x18\a \x03(\v2\x1c.psidecar.planner.v1.MeasureR\bmeasures\"\xde\x01\n" +
+	"\bmeasures\x18\a \x03(\v2\x1c.psidecar.planner.v1.MeasureR\bmeasures\"\xc5\x02\n" +
 	"\aMeasure\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\ameasure\x18\x02 \x01(\tR\ameasure\x12\x14\n" +
@@ -1074,7 +1100,12 @@ const file_codecs_proto_rawDesc = "" +
 	"\x04from\x18\x05 \x01(\tR\x04from\x12\x0e\n" +
 	"\x02on\x18\x06 \x01(\rR\x02on\x12 \n" +
 	"\vconnections\x18\a \x01(\rR\vconnections\x121\n" +
-	"\x03not\x18\b \x03(\v2\x1f.psidecar.planner.v1.MeasureGapR\x03not\"h\n" +
+	"\x03not\x18\b \x03(\v2\x1f.psidecar.planner.v1.MeasureGapR\x03not\x12\x1f\n" +
+	"\vheld_values\x18\t \x01(\x04R\n" +
+	"heldValues\x12!\n" +
+	"\fheld_squares\x18\n" +
+	" \x01(\x01R\vheldSquares\x12!\n" +
+	"\fstep_squares\x18\v \x01(\x01R\vstepSquares\"h\n" +
 	"\n" +
 	"MeasureGap\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12 \n" +

@@ -6,7 +6,8 @@ import "github.com/psidecar/psidecar/planner/api/measure"
 func MeasuresTo(lines []measure.Line) []*Measure {
 	var list []*Measure
 	for _, l := range lines {
-		m := &Measure{Job: l.Job, Measure: l.Measure, State: l.State, Setting: l.Setting, From: l.From, On: uint32(l.On), Connections: uint32(l.Connections)}
+		m := &Measure{Job: l.Job, Measure: l.Measure, State: l.State, Setting: l.Setting, From: l.From, On: uint32(l.On), Connections: uint32(l.Connections),
+			HeldValues: l.HeldValues, HeldSquares: l.HeldSquares, StepSquares: l.StepSquares}
 		for _, g := range l.Not {
 			m.Not = append(m.Not, &MeasureGap{Reason: g.Reason, Connections: uint32(g.Connections), Why: g.Why, Do: g.Do})
 		}
@@ -20,7 +21,8 @@ func MeasuresFrom(list []*Measure) []measure.Line {
 	var lines []measure.Line
 	for _, m := range list {
 		l := measure.Line{Job: m.GetJob(), Measure: m.GetMeasure(), State: m.GetState(), Setting: m.GetSetting(), From: m.GetFrom(),
-			On: int(m.GetOn()), Connections: int(m.GetConnections()), Not: []measure.Gap{}}
+			On: int(m.GetOn()), Connections: int(m.GetConnections()), Not: []measure.Gap{},
+			HeldValues: m.GetHeldValues(), HeldSquares: m.GetHeldSquares(), StepSquares: m.GetStepSquares()}
 		for _, g := range m.GetNot() {
 			l.Not = append(l.Not, measure.Gap{Reason: g.GetReason(), Connections: int(g.GetConnections()), Why: g.GetWhy(), Do: g.GetDo()})
 		}

@@ -172,6 +172,9 @@ func (f *follower) change(by func(r *api.CodecReport)) {
 // measureEvery is the period at which measures are compared with what was reported.
 const measureEvery = 2 * time.Second
 
+// heldEvery is the minimum distance of reports that differ only in what thresholds hold back.
+const heldEvery = 10 * time.Second
+
 // maxMeasures bounds the lines that are reported.
 const maxMeasures = 1024
 
@@ -183,12 +186,13 @@ func (f *follower) measuring(ctx context.Context, news chan struct{}) error {
 	look := time.NewTicker(measureEvery)
 	defer look.Stop()
 	var told []measure.Line
+	var at time.Time
 	for {
 		lines := f.opts.Measures()
 		lines = lines[:min(len(lines), maxMeasures)]
 		// Most looks find nothing new; the planner need not hear of them.
-		if !reflect.DeepEqual(lines, told) {
-			told = lines
+		if now := time.Now(); isNews(lines, told, now.Sub(at) >= heldEvery) {
+			told, at = lines, now
 			f.change(func(r *api.CodecReport) { r.Measures = api.MeasuresTo(lines) })
 			wake(news)
 		}
@@ -198,6 +202,18 @@ func (f *follower) measuring(ctx context.Context, news chan struct{}) error {
 		case <-look.C:
 		}
 	}
+}
+
+// isNews reports whether lines differ from those that were told: in what is held back, which
+// changes all the time, only if that is due.
+func isNews(lines, told []measure.Line, heldIsDue bool) bool {
+	if heldIsDue {
+		return !reflect.DeepEqual(lines, told)
+	}
+	return !slices.EqualFunc(lines, told, func(a, b measure.Line) bool {
+		a.HeldValues, a.HeldSquares, a.StepSquares = b.HeldValues, b.HeldSquares, b.StepSquares
+		return reflect.DeepEqual(a, b)
+	})
 }
 
 // reporting sends the report whenever it has changed. Several changes may go as one report.

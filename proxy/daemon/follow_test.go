@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -153,5 +154,26 @@ func TestRulesOnSumsAreTakenUp(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// What thresholds hold back changes all the time, and is reported less often than what measures
+// do.
+func TestNewsOfMeasures(t *testing.T) {
+	told := []measure.Line{{Job: "a:1", Measure: measure.Threshold, State: measure.On, On: 1, Connections: 1, HeldValues: 7, HeldSquares: 6, StepSquares: 3}}
+	held, state := slices.Clone(told), slices.Clone(told)
+	held[0].HeldValues, held[0].HeldSquares, held[0].StepSquares = 8, 9, 1
+	state[0].State = measure.Off
+	for name, c := range map[string]struct {
+		lines []measure.Line
+		due   bool
+		want  bool
+	}{
+		"nothing": {slices.Clone(told), true, false}, "held back": {held, false, false}, "held back, due": {held, true, true},
+		"state": {state, false, true}, "another job": {append(slices.Clone(told), measure.Line{Job: "b:1"}), false, true},
+	} {
+		if got := isNews(c.lines, told, c.due); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }

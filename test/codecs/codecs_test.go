@@ -1,6 +1,7 @@
 package codecs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,15 @@ func TestThresholdEndToEnd(t *testing.T) {
 					return false
 				}, s)
 			}
+			require.Await(t, "how much of a step is held back", func() error {
+				state, err := sidecars[0].Connections(t.Context())
+				for _, l := range state.Measures {
+					if steps, ok := l.Steps(); ok && steps > 0 && l.HeldValues > 0 {
+						return nil
+					}
+				}
+				return cmp.Or(err, fmt.Errorf("%+v", state.Measures))
+			})
 			for _, change := range []struct {
 				rules string
 				forms []string // are in use then

@@ -35,6 +35,8 @@ export interface MeasureLine {
   measure: string;
   state: string; // on, part or off
   setting?: string;
+  held_squares?: number;
+  step_squares?: number;
   from?: string;
   on: number;
   connections: number;

@@ -19,13 +19,20 @@ export function whyText(line: MeasureLine): string {
     .join("; ");
 }
 
+/** What was asked for, by whom, and how much of a gradient is held back for it. */
+export function settingText(line: MeasureLine): string {
+  const steps = Math.sqrt((line.held_squares ?? 0) / (line.step_squares ?? 0));
+  const held = Number.isFinite(steps) ? `; ${steps.toFixed(1)} steps' gradient is held back` : "";
+  return [line.setting, line.from && `(${line.from})`].filter(Boolean).join(" ") + held;
+}
+
 export function drawMeasures(host: HTMLElement, lines: MeasureLine[]): void {
   table(
     host,
     [
       { title: "measure", text: (l) => l.measure },
       { title: "state", text: stateText, wraps: true },
-      { title: "setting", text: (l) => [l.setting, l.from && `(${l.from})`].filter(Boolean).join(" "), wraps: true },
+      { title: "setting", text: settingText, wraps: true },
       { title: "why off, and what to do", text: whyText, wraps: true },
     ],
     lines,

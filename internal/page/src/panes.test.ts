@@ -8,7 +8,7 @@ import { quoted } from "./copy";
 import { curveRows, stepAt, steps, tick } from "./curves";
 import { csv } from "./export";
 import { blockKey, shortKey } from "./format";
-import { stateText, whyText } from "./measures";
+import { settingText, stateText, whyText } from "./measures";
 import { alphaText, sketchText } from "./panels";
 import { applyPlan } from "./plan";
 import { refusal } from "./recordings";
@@ -133,6 +133,11 @@ describe("words", () => {
   it("say where measures hold", () => {
     const line = { measure: "carry", state: "part", on: 3, connections: 4, not: [{ reason: "loopback", connections: 1, why: "they stay on this host", do: "nothing" }] };
     expect([stateText(line), whyText(line)]).toEqual(["on 3 of 4 connections", "1 connections: they stay on this host → nothing"]);
+  });
+  it("say what a threshold holds back", () => {
+    const line = { measure: "threshold", state: "on", setting: "--threshold 0.99", from: "flags", on: 1, connections: 1, not: null };
+    expect(settingText(line)).toBe("--threshold 0.99 (flags)");
+    expect(settingText({ ...line, held_squares: 9, step_squares: 4 })).toBe("--threshold 0.99 (flags); 1.5 steps' gradient is held back");
   });
   it("keep moments to the second", () => {
     expect(secondsOf(localTime("1700000061"))).toBe("1700000061");

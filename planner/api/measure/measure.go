@@ -15,6 +15,7 @@ package measure
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -72,6 +73,11 @@ type Line struct {
 	On          int   `json:"on"`
 	Connections int   `json:"connections"`
 	Not         []Gap `json:"not"` // why it does not hold on the others, most first
+	// HeldValues is how many values a threshold holds back, HeldSquares and StepSquares are the
+	// sums of the squares of these and of what one step pushes.
+	HeldValues  uint64  `json:"held_values,omitempty"`
+	HeldSquares float64 `json:"held_squares,omitempty"`
+	StepSquares float64 `json:"step_squares,omitempty"`
 }
 
 // A Gap is a reason for which a measure does not hold, on a number of connections.
@@ -112,7 +118,15 @@ func (l *Line) Lack(g Gap) {
 	l.Not = append(l.Not, g)
 }
 
-// String returns the line's state in words: on (flags: 0.99), 3 of 4 connections.
+// Steps returns how many steps' gradient is held back: the norm of what is over that of what one
+// step pushes. ok is false where neither is known yet, or the model has diverged.
+func (l *Line) Steps() (steps float64, ok bool) {
+	steps = math.Sqrt(l.HeldSquares / l.StepSquares)
+	return steps, l.StepSquares > 0 && steps-steps == 0
+}
+
+// String returns the line's state in words: on (flags: 0.99), 3 of 4 connections; 1.5 steps'
+// gradient is held back.
 func (l *Line) String() string {
 	var b strings.Builder
 	b.WriteString(l.State)
@@ -121,6 +135,11 @@ func (l *Line) String() string {
 	}
 	if l.Connections > 0 && (l.State != Off || l.Setting != "") {
 		fmt.Fprintf(&b, ", %d of %d connections", l.On, l.Connections)
+	}
+	if steps, ok := l.Steps(); ok {
+		fmt.Fprintf(&b, "; %.1f steps' gradient is held back", steps)
+	} else if l.HeldValues > 0 {
+		fmt.Fprintf(&b, "; %d values are held back", l.HeldValues)
 	}
 	return b.String()
 }
@@ -167,6 +186,9 @@ func Sum(hosts ...[]Line) []Line {
 func (l *Line) addLine(o *Line) {
 	l.On += o.On
 	l.Connections += o.Connections
+	l.HeldValues += o.HeldValues
+	l.HeldSquares += o.HeldSquares
+	l.StepSquares += o.StepSquares
 	switch {
 	case l.Setting == "":
 		l.Setting, l.From = o.Setting, o.From

@@ -13,7 +13,7 @@ func Print(w io.Writer, lines []Line) {
 	var unasked []string
 	for i := range lines {
 		l := &lines[i]
-		if l.On == 0 && l.Setting == "" && slices.ContainsFunc(l.Not, func(g Gap) bool { return g.Reason == NotSet }) {
+		if l.On == 0 && l.Setting == "" && l.HeldValues == 0 && slices.ContainsFunc(l.Not, func(g Gap) bool { return g.Reason == NotSet }) {
 			unasked = append(unasked, l.Measure)
 			continue
 		}

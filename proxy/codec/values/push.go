@@ -264,6 +264,7 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 		}
 		st.save(l.Layer, l.extent, nil)
 		last := r.Threshold == 0 && (r.End == 0 || l.Ended())
+		l.meter.push(l.Layer, values)
 		s.compress(l.Layer, func() error { return l.Compress(&room.work, v, values) })
 		noteAge(l.extent, l.Layer)
 		if last {
@@ -290,6 +291,7 @@ func (s *Sender) threshold(st *stream, p *piece, r *Rule, keys pslite.Keys, valu
 			return v, ""
 		}
 		st.save(l.Layer, l.extent, room.at)
+		l.meter.push(l.Layer, values)
 		s.compress(l.Layer, func() error { return l.CompressAt(&room.work, v, room.at, values) })
 		noteAge(l.extent, l.Layer)
 		// Reading the whole residual costs more than the push. Every 64th is often
@@ -326,6 +328,7 @@ func (s *Sender) compressPulled(st *stream, l *narrowLayer, p *piece, keys pslit
 		return false
 	}
 	st.save(l.Layer, l.extent, room.some)
+	l.meter.push(l.Layer, room.gradient)
 	s.compress(l.Layer, func() error { return l.CompressAt(&room.work, &room.part, room.some, room.gradient) })
 	v.Reset(p.kind, p.values())
 	// Merges the two: values of the thresholded keys from part, where its mask has

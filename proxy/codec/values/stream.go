@@ -59,6 +59,7 @@ type stream struct {
 // denseLayer is a key of many values.
 type denseLayer struct {
 	*threshold.Layer
+	meter  delayMeter
 	rule   Rule           // the rule that its configuration is from
 	extent *mapped.Extent // where it is in the stream's file; nil: in memory alone
 }
@@ -67,6 +68,7 @@ type denseLayer struct {
 // come.
 type narrowLayer struct {
 	*threshold.Layer
+	meter delayMeter
 	rule  Rule
 	index *index // where each key's values are in the layer
 	// In the stream's file, unless the layer is in memory alone: the numbers, and the

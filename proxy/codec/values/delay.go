@@ -1,0 +1,109 @@
+package values
+
+import (
+	"maps"
+
+	"github.com/psidecar/psidecar/proxy/codec/element"
+	"github.com/psidecar/psidecar/proxy/codec/threshold"
+)
+
+// Delay is how much of a gradient is held back. Delays of layers, streams and hosts add up.
+type Delay struct {
+	Values  int     // that are held back
+	Squares float64 // the sum of their squares
+	// Step is the sum of squares of what one step pushes. The root of Squares / Step is how
+	// many steps' gradient is held back.
+	Step float64
+}
+
+func (d *Delay) addDelay(o Delay) {
+	d.Values += o.Values
+	d.Squares += o.Squares
+	d.Step += o.Step
+}
+
+// delayMeter measures the Delay of a layer in the second of its steps, the fourth, the eighth and
+// so on, and from the 64th on in every 64th: reading all of a gradient and of a residual takes
+// as long as a push. It belongs to the layer's stream, whose mutex guards it.
+type delayMeter struct {
+	step    int // that is being summed up, by the layer's age; 0: none is
+	squares float64
+	last    Delay
+}
+
+// wants reports whether a step is measured, by the layer's age before it.
+func (d *delayMeter) wants(age int) bool { return age > 0 && (age&(age+1) == 0 || age%64 == 63) }
+
+// push notes a push of numbers of a kind, before the layer has compressed it. A step may have
+// several.
+func (d *delayMeter) push(l *threshold.Layer, numbers []byte) {
+	age := l.Age()
+	if d.step != 0 && d.step != age { // what is left of the step that was measured
+		d.last = delayOf(l, d.squares)
+		d.step = 0
+	}
+	if !d.wants(age) {
+		return
+	}
+	if d.step == 0 {
+		d.step, d.squares = age, 0
+	}
+	d.squares += squares(l.Kind(), numbers)
+}
+
+// delay returns the newest Delay. That of a layer that is being emptied is what there is now.
+func (d *delayMeter) delay(l *threshold.Layer, r *Rule) Delay {
+	if r.Threshold == 0 {
+		return delayOf(l, d.last.Step)
+	}
+	return d.last
+}
+
+// delayOf reads a layer's residual.
+func delayOf(l *threshold.Layer, step float64) Delay {
+	n, sum := l.Residual()
+	return Delay{n, sum, step}
+}
+
+// squares returns the sum of the squares of numbers, without those that are not finite.
+func squares(k element.Kind, numbers []byte) (sum float64) {
+	for i := range len(numbers) / k.Size() {
+		if x := k.At(numbers, i); x-x == 0 {
+			sum += x * x
+		}
+	}
+	return sum
+}
+
+// delay returns the Delay of all layers of a stream. The caller holds s.mu.
+func (s *stream) delay() (all Delay) {
+	s.guarded(func() {
+		for l := range maps.Values(s.dense) {
+			all.addDelay(l.meter.delay(l.Layer, &l.rule))
+		}
+		for l := range maps.Values(s.narrow) {
+			all.addDelay(l.meter.delay(l.Layer, &l.rule))
+		}
+	})
+	return all
+}
+
+// DelayOf returns how much of a job's pushes is held back here; of those of no known job if job is
+// empty.
+func (c *Codec) DelayOf(job string) (all Delay) {
+	byOrigin := map[string]bool{} // whether it is of the job
+	for o, st := range c.streamsOf("", "") {
+		of, known := byOrigin[o.origin]
+		if !known {
+			of = c.jobOf(o.origin) == job
+			byOrigin[o.origin] = of
+		}
+		if !of {
+			continue
+		}
+		st.mu.Lock()
+		all.addDelay(st.delay())
+		st.mu.Unlock()
+	}
+	return all
+}

@@ -1,0 +1,49 @@
+package values
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/psidecar/psidecar/test/require"
+)
+
+// How much of a gradient is held back is what was pushed and has not arrived, as of the last step
+// that was measured; once no rule holds anything back, as of now.
+func TestDelay(t *testing.T) {
+	const job, last = "198.18.0.1:8000", 63
+	e := newEnds(t, Rule{Unpulled: true, Threshold: 0.9})
+	w := e.dial(t, e.worker, e.server, "ps9")
+	defer w.close()
+	r := rand.New(rand.NewPCG(1, 2))
+	missing, want := map[int]float32{}, Delay{}
+	for step := range last + 2 {
+		q := whole(r, step)
+		got := floats(w.carry(t, q.frames())[2])
+		for i, x := range q.vals {
+			missing[i] += x - got[i]
+			if step == last {
+				want.Step += float64(x) * float64(x)
+			}
+		}
+		if step != last {
+			continue
+		}
+		for _, x := range missing {
+			if x != 0 {
+				want.Values++
+				want.Squares += float64(x) * float64(x)
+			}
+		}
+	}
+	if got := e.worker.DelayOf(job); got != want || want.Values == 0 {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := e.worker.DelayOf("198.18.0.9:8000"); got != (Delay{}) {
+		t.Errorf("of another job: %+v", got)
+	}
+	require.NoError(t, e.worker.SetRules(nil))
+	w.carry(t, whole(r, last+2).frames())
+	if got := e.worker.DelayOf(job); got.Values != 0 || got.Squares != 0 {
+		t.Errorf("after the rule: %+v", got)
+	}
+}
