@@ -73,7 +73,12 @@ func (l *Layer) Threshold() float64 { return l.tau }
 
 // Residual returns how many numbers of the residual are not zero, and the sum of their
 // squares. It reads the whole residual.
-func (l *Layer) Residual() (count int, squares float64) { return l.residual.measure() }
+func (l *Layer) Residual() (count int, squares float64) { return l.residual.measure(1) }
+
+// SampleResidual is Residual of every stride-th number alone.
+func (l *Layer) SampleResidual(stride int) (count int, squares float64) {
+	return l.residual.measure(stride)
+}
 
 // Holds reports whether any number of the residual at a position in [from, to) is not zero.
 func (l *Layer) Holds(from, to int) bool { return l.residual.holds(from, to) }

@@ -49,7 +49,7 @@ type residual interface {
 	// takeBytes appends such numbers at the positions and sets them to zero.
 	takeBytes(dst []byte, at []uint32) []byte
 	// measure counts the numbers that are not zero and sums their squares.
-	measure() (count int, squares float64)
+	measure(stride int) (count int, squares float64)
 }
 
 // narrow is a residual of float32 numbers.
@@ -196,15 +196,16 @@ func moved[R vector.Float](e []R, to []byte) []R {
 	return there[:copy(there, e)]
 }
 
-func (r *narrow) measure() (count int, squares float64) { return measure(r.e) }
-func (r *wide) measure() (count int, squares float64)   { return measure(r.e) }
+func (r *narrow) measure(stride int) (count int, squares float64) { return measure(r.e, stride) }
+func (r *wide) measure(stride int) (count int, squares float64)   { return measure(r.e, stride) }
 
-// measure squares in float64, so that a residual of millions of numbers adds up.
-func measure[R vector.Float](e []R) (count int, squares float64) {
-	for _, v := range e {
-		if v != 0 {
+// measure looks at every stride-th number. It squares in float64, so that a residual of millions
+// of numbers adds up.
+func measure[R vector.Float](e []R, stride int) (count int, squares float64) {
+	for i := 0; i < len(e); i += stride {
+		if v := float64(e[i]); v != 0 {
 			count++
-			squares += float64(v) * float64(v)
+			squares += v * v
 		}
 	}
 	return count, squares

@@ -23,13 +23,21 @@ func (d *Delay) addDelay(o Delay) {
 }
 
 // delayMeter measures the Delay of a layer in the second of its steps, the fourth, the eighth and
-// so on, and from the 64th on in every 64th: reading all of a gradient and of a residual takes
-// as long as a push. It belongs to the layer's stream, whose mutex guards it.
+// so on, and from the 64th on in every 64th. Of more than sampled numbers it looks at as many at
+// even distances: reading all of a gradient and of a residual takes as long as a push. It belongs
+// to the layer's stream, whose mutex guards it.
 type delayMeter struct {
 	step    int // that is being summed up, by the layer's age; 0: none is
 	squares float64
 	last    Delay
 }
+
+// sampled is how many numbers of a gradient, and of a residual, a delayMeter looks at.
+const sampled = 1 << 15
+
+// strideOf returns the distance of numbers that are looked at, of n. It is odd, since layers have
+// rows of an even length.
+func strideOf(n int) int { return max(1, n/sampled) | 1 }
 
 // wants reports whether a step is measured, by the layer's age before it.
 func (d *delayMeter) wants(age int) bool { return age > 0 && (age&(age+1) == 0 || age%64 == 63) }
@@ -39,7 +47,9 @@ func (d *delayMeter) wants(age int) bool { return age > 0 && (age&(age+1) == 0 |
 func (d *delayMeter) push(l *threshold.Layer, numbers []byte) {
 	age := l.Age()
 	if d.step != 0 && d.step != age { // what is left of the step that was measured
-		d.last = delayOf(l, d.squares)
+		stride := strideOf(l.Len())
+		n, sum := l.SampleResidual(stride)
+		d.last = Delay{n * stride, sum * float64(stride), d.squares}
 		d.step = 0
 	}
 	if !d.wants(age) {
@@ -65,14 +75,16 @@ func delayOf(l *threshold.Layer, step float64) Delay {
 	return Delay{n, sum, step}
 }
 
-// squares returns the sum of the squares of numbers, without those that are not finite.
+// squares estimates the sum of the squares of numbers, without those that are not finite.
 func squares(k element.Kind, numbers []byte) (sum float64) {
-	for i := range len(numbers) / k.Size() {
+	n := len(numbers) / k.Size()
+	stride := strideOf(n)
+	for i := 0; i < n; i += stride {
 		if x := k.At(numbers, i); x-x == 0 {
 			sum += x * x
 		}
 	}
-	return sum
+	return sum * float64(stride)
 }
 
 // delay returns the Delay of all layers of a stream. The caller holds s.mu.

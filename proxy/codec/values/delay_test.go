@@ -1,11 +1,26 @@
 package values
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/wire/pslite"
+	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/test/require"
 )
+
+// Of a large layer some numbers are looked at.
+func TestSquaresOfASample(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 3))
+	numbers, want := normal(r, 1_000_000), 0.0
+	for _, x := range numbers {
+		want += float64(x) * float64(x)
+	}
+	if got := squares(element.Float32, pslite.AppendFloat32(nil, numbers)); math.Abs(got/want-1) > 0.05 {
+		t.Errorf("%v, want some %v", got, want)
+	}
+}
 
 // How much of a gradient is held back is what was pushed and has not arrived, as of the last step
 // that was measured; once no rule holds anything back, as of now.
