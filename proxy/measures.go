@@ -23,7 +23,6 @@ const (
 	noMesh        = "no_mesh"        // --mesh-port 0, or the connection is to a mesh port
 	noConnections = "no_connections" // the proxy carries none of the job
 	handlerless   = "handler"        // what the servers do with a push is not known, or rules moves out
-	draining      = "drain"          // psidecar plan codecs drain
 	notReady      = "not_ready"      // the job's hosts have not found each other yet
 	unfit         = "unfit"          // no push of the job's could be thresholded
 	fastLink      = "fast_link"      // encoding would take longer than it saves
@@ -133,7 +132,7 @@ func (p *Proxy) measures(job string, all []carried) []measure.Line {
 	for _, m := range valueMeasures {
 		l := p.valueLine(job, all, m, held, local)
 		if m.name == measure.Threshold && p.opts.Values != nil { // also while it is ending, or has ended
-			d := p.opts.Values.DelayOf(job)
+			d := p.opts.Values.DelayOf(job, l.Setting == "")
 			l.HeldValues, l.HeldSquares, l.StepSquares = uint64(d.Values), d.Squares, d.Step
 		}
 		lines = append(lines, l)
@@ -373,7 +372,7 @@ func (m *valueMeasure) unset(held []values.Held) measure.Gap {
 	if m.name == measure.Threshold {
 		why += fmt.Sprintf(": residuals are sent with the next %d pushes of each layer", held[at].Rule.End)
 	}
-	return measure.Gap{Reason: draining, Why: why, Do: "psidecar plan codecs set " + m.flag + " enables it; psidecar plan codecs clear returns to the flags"}
+	return measure.Gap{Reason: measure.Draining, Why: why, Do: "psidecar plan codecs set " + m.flag + " enables it; psidecar plan codecs clear returns to the flags"}
 }
 
 // routedLine returns the line of a measure that has keys elsewhere than the job has them. It

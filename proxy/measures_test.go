@@ -260,7 +260,7 @@ func TestMeasuresWhileDraining(t *testing.T) {
 	require.NoError(t, codec.SetPlanned([]values.Rule{{Job: measuredJob, End: 50}}))
 	for name, says := range map[string]string{measure.Threshold: "the next 50 pushes of each layer", measure.Unchanged: "disabled by psidecar plan codecs drain"} {
 		l := lineOf(t, p.measures(measuredJob, []carried{{codec: values.Name}}), name)
-		if l.State != measure.Off || len(l.Not) != 1 || l.Not[0].Reason != draining || !strings.Contains(l.Not[0].Why, says) || !strings.Contains(l.Not[0].Do, "clear") {
+		if l.State != measure.Off || len(l.Not) != 1 || l.Not[0].Reason != measure.Draining || !strings.Contains(l.Not[0].Why, says) || !strings.Contains(l.Not[0].Do, "clear") {
 			t.Errorf("%s: %+v", name, l)
 		}
 	}

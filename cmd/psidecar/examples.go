@@ -44,7 +44,7 @@ psidecar plan aggregate apply --job 10.0.0.1:8000 --keys 0-99999 --form none --a
 	"plan codecs set": `psidecar plan codecs set --job 10.0.0.1:8000 --threshold 0.99         # dry run
 psidecar plan codecs set --job 10.0.0.1:8000 --threshold 0.99 --act   # apply`,
 	"plan codecs clear": `psidecar plan codecs clear --job 10.0.0.1:8000 --act`,
-	"plan codecs drain": `psidecar plan codecs drain --job 10.0.0.1:8000 --steps 100 --act`,
+	"plan codecs drain": `psidecar plan codecs drain --job 10.0.0.1:8000 --steps 100 --within 10m --act`,
 	"plan codecs show":  `psidecar plan codecs show --job 10.0.0.1:8000`,
 	"plan codecs try":   `psidecar plan codecs try`,
 	"plan forget":       `psidecar plan forget --job 10.0.0.1:8000`,

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -145,20 +147,27 @@ func newCodecsClearCommand(e env) *cobra.Command {
 func newCodecsDrainCommand(e env) *cobra.Command {
 	var f codecsChange
 	var steps int
+	var within time.Duration
 	cmd := &cobra.Command{
 		Use:   "drain",
 		Short: "Drain a job's residuals with its next pushes, then disable its codecs",
 		Long: `Reduce thresholds to zero within --steps pushes of each layer, whichever rule set
 them, so that residuals are sent with the workers' own pushes, and then disable
-codecs. Use this before workers save a model. Keys that are not pushed any more
-keep their residuals; psidecar status shows how much. Without --keys, this applies
-to all of the job's keys and replaces all of its rules.`,
+codecs. Use this before workers save a model: with --within the command returns when
+nothing is held back on any host. Keys that are not pushed any more keep their
+residuals. Without --keys, this applies to all of the job's keys and replaces all of
+its rules. It holds for later runs of the job too, until psidecar plan codecs clear.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if steps < 1 {
+			switch {
+			case steps < 1:
 				return cli.Usagef("--steps %d: want 1 or more", steps)
+			case within > 0 && f.keys != "":
+				return cli.Usagef("--within does not go with --keys: what is held back is not counted by key")
+			case within > 0 && !f.act:
+				return cli.Usagef("--within has no effect: it needs --act")
 			}
-			return f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
+			err := f.changeRules(cmd.Context(), e, func(before []values.Rule) ([]values.Rule, error) {
 				rule := values.Rule{End: steps}
 				if err := f.fill(&rule); err != nil {
 					return nil, err
@@ -170,10 +179,21 @@ to all of the job's keys and replaces all of its rules.`,
 				}
 				return append([]values.Rule{rule}, client.WithoutRule(before, rule.Keys)...), nil
 			})
+			if err != nil || within == 0 {
+				return err
+			}
+			return f.planner.CallCodecs(cmd.Context(), func(ctx context.Context, c api.CodecsClient) error {
+				hosts, err := client.AwaitDrained(ctx, c, f.job, within)
+				if err == nil && !f.json {
+					_, err = fmt.Fprintf(e.stdout, "drained: nothing is held back on %s; a model that is saved now is whole\n", cli.Count(hosts, "host", "hosts"))
+				}
+				return err
+			})
 		},
 	}
 	f.addFlags(cmd)
 	f.setting = true
+	cmd.Flags().DurationVar(&within, "within", 0, "with --act: wait until nothing is held back on any host, for at most this long; exit code 1 if something still is (default: do not wait)")
 	cmd.Flags().IntVar(&steps, "steps", 50, "pushes of each layer until no residual is left")
 	return cmd
 }

@@ -46,6 +46,8 @@ func TestPlanCodecs(t *testing.T) {
 		{"set --file " + file + " --ahead --act", 0, "accepted by", `"layers":["0-9","10-19"]`},
 		{"show", 0, "0.95", `0.95`},
 		{"drain --steps 0 --act", 2, "--steps 0", `0.95`},
+		{"drain --within 1m", 2, "it needs --act", `0.95`},
+		{"drain --within 1m --keys 0-9 --act", 2, "does not go with --keys", `0.95`},
 		{"drain --steps 20 --keys 0-9 --act", 1, "not in effect", `[{"keys":"0-9","threshold-end":20},{`},
 		{"drain --steps 20", 0, "nothing was changed", `"threshold-end":20},{`},
 		{"drain --steps 20 --act", 1, "not in effect", `[{"threshold-end":20}]`},

@@ -204,13 +204,16 @@ func (f *follower) measuring(ctx context.Context, news chan struct{}) error {
 	}
 }
 
-// isNews reports whether lines differ from those that were told: in what is held back, which
+// isNews reports whether lines differ from those that were told: in how much is held back, which
 // changes all the time, only if that is due.
 func isNews(lines, told []measure.Line, heldIsDue bool) bool {
 	if heldIsDue {
 		return !reflect.DeepEqual(lines, told)
 	}
 	return !slices.EqualFunc(lines, told, func(a, b measure.Line) bool {
+		if (a.HeldValues == 0) != (b.HeldValues == 0) {
+			return false
+		}
 		a.HeldValues, a.HeldSquares, a.StepSquares = b.HeldValues, b.HeldSquares, b.StepSquares
 		return reflect.DeepEqual(a, b)
 	})

@@ -161,7 +161,8 @@ func TestRulesOnSumsAreTakenUp(t *testing.T) {
 // do.
 func TestNewsOfMeasures(t *testing.T) {
 	told := []measure.Line{{Job: "a:1", Measure: measure.Threshold, State: measure.On, On: 1, Connections: 1, HeldValues: 7, HeldSquares: 6, StepSquares: 3}}
-	held, state := slices.Clone(told), slices.Clone(told)
+	held, state, none := slices.Clone(told), slices.Clone(told), slices.Clone(told)
+	none[0].HeldValues, none[0].HeldSquares = 0, 0
 	held[0].HeldValues, held[0].HeldSquares, held[0].StepSquares = 8, 9, 1
 	state[0].State = measure.Off
 	for name, c := range map[string]struct {
@@ -170,7 +171,7 @@ func TestNewsOfMeasures(t *testing.T) {
 		want  bool
 	}{
 		"nothing": {slices.Clone(told), true, false}, "held back": {held, false, false}, "held back, due": {held, true, true},
-		"state": {state, false, true}, "another job": {append(slices.Clone(told), measure.Line{Job: "b:1"}), false, true},
+		"nothing is held back any more": {none, false, true}, "state": {state, false, true}, "another job": {append(slices.Clone(told), measure.Line{Job: "b:1"}), false, true},
 	} {
 		if got := isNews(c.lines, told, c.due); got != c.want {
 			t.Errorf("%s: %v", name, got)

@@ -25,7 +25,7 @@ const (
 // for half of them, and goes. The servers end with the very sums that they have
 // without sidecars.
 func TestPlannerTurnsCodecsOnAndOff(t *testing.T) {
-	count := []string{"--model", "count", "--count-late", "--async", "--steps", "1800", "--count-keys", "600", "--count-batch", "150", "--value-length", "8"}
+	count := []string{"--model", "count", "--count-late", "--async", "--steps", "3600", "--count-keys", "600", "--count-batch", "150", "--value-length", "8"}
 	want := Run{Hosts: 2, Direct: true, Job: count}.Do(t).digests()
 	planned := Run{Hosts: 2, Planned: true, Job: append(slices.Clone(count), "--count-compute", "3ms")}
 	planned.Started = func(sidecars []*sidecar.Sidecar, _ *hosts.Running) {
@@ -72,6 +72,14 @@ func (p *planning) onAndOff() {
 	})
 	p.plan("clear", "--keys", half, "--act")
 	p.await("all values again", func(f coded) bool { return small(f) && f.each() > 0.9*all.each() })
+	if out := p.plan("drain", "--steps", "20", "--act", "--within", "3m"); !strings.Contains(out, "drained: nothing is held back on 2 hosts") {
+		p.t.Errorf("psidecar plan codecs drain says %q", out)
+	}
+	for i, s := range p.sidecars {
+		if state := require.Value(s.Connections(p.t.Context()))(p.t); state.Values.Waiting > 0 {
+			p.t.Errorf("after a drain proxy %d holds back %d values", i, state.Values.Waiting)
+		}
+	}
 	p.plan("set", "--off", "--act")
 	p.await("all values as they are", func(f coded) bool { return f.Layers == 0 })
 	p.plan("clear", "--act")

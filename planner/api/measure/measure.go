@@ -52,6 +52,9 @@ const (
 // NotSet is the reason of a measure that was not requested.
 const NotSet = "not_set"
 
+// Draining is the reason of a threshold that psidecar plan codecs drain ends.
+const Draining = "drain"
+
 // Asked is the source of a measure that the job's owner requests, by annotations of its pods or in
 // its environment.
 const Asked = "the job's owner"
@@ -142,6 +145,11 @@ func (l *Line) String() string {
 		fmt.Fprintf(&b, "; %d values are held back", l.HeldValues)
 	}
 	return b.String()
+}
+
+// Lacks reports whether the line has a gap with a reason.
+func (l *Line) Lacks(reason string) bool {
+	return slices.ContainsFunc(l.Not, func(g Gap) bool { return g.Reason == reason })
 }
 
 // String is a gap in words.

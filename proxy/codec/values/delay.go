@@ -61,18 +61,13 @@ func (d *delayMeter) push(l *threshold.Layer, numbers []byte) {
 	d.squares += squares(l.Kind(), numbers)
 }
 
-// delay returns the newest Delay. That of a layer that is being emptied is what there is now.
-func (d *delayMeter) delay(l *threshold.Layer, r *Rule) Delay {
-	if r.Threshold == 0 {
-		return delayOf(l, d.last.Step)
+// delay returns the newest Delay or, of a layer that is being emptied, what there is now.
+func (d *delayMeter) delay(l *threshold.Layer, emptied bool) Delay {
+	if !emptied {
+		return d.last
 	}
-	return d.last
-}
-
-// delayOf reads a layer's residual.
-func delayOf(l *threshold.Layer, step float64) Delay {
 	n, sum := l.Residual()
-	return Delay{n, sum, step}
+	return Delay{n, sum, d.last.Step}
 }
 
 // squares estimates the sum of the squares of numbers, without those that are not finite.
@@ -88,21 +83,22 @@ func squares(k element.Kind, numbers []byte) (sum float64) {
 }
 
 // delay returns the Delay of all layers of a stream. The caller holds s.mu.
-func (s *stream) delay() (all Delay) {
+func (s *stream) delay(emptied bool) (all Delay) {
 	s.guarded(func() {
 		for l := range maps.Values(s.dense) {
-			all.addDelay(l.meter.delay(l.Layer, &l.rule))
+			all.addDelay(l.meter.delay(l.Layer, emptied))
 		}
 		for l := range maps.Values(s.narrow) {
-			all.addDelay(l.meter.delay(l.Layer, &l.rule))
+			all.addDelay(l.meter.delay(l.Layer, emptied))
 		}
 	})
 	return all
 }
 
 // DelayOf returns how much of a job's pushes is held back here; of those of no known job if job is
-// empty.
-func (c *Codec) DelayOf(job string) (all Delay) {
+// empty. emptied says that no rule holds anything back any more: then it is what there is now, and
+// else as of the last measurement.
+func (c *Codec) DelayOf(job string, emptied bool) (all Delay) {
 	byOrigin := map[string]bool{} // whether it is of the job
 	for o, st := range c.streamsOf("", "") {
 		of, known := byOrigin[o.origin]
@@ -114,7 +110,7 @@ func (c *Codec) DelayOf(job string) (all Delay) {
 			continue
 		}
 		st.mu.Lock()
-		all.addDelay(st.delay())
+		all.addDelay(st.delay(emptied))
 		st.mu.Unlock()
 	}
 	return all

@@ -50,15 +50,23 @@ func TestDelay(t *testing.T) {
 			}
 		}
 	}
-	if got := e.worker.DelayOf(job); got != want || want.Values == 0 {
+	if got := e.worker.DelayOf(job, false); got != want || want.Values == 0 {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got := e.worker.DelayOf("198.18.0.9:8000"); got != (Delay{}) {
+	if got := e.worker.DelayOf("198.18.0.9:8000", true); got != (Delay{}) {
 		t.Errorf("of another job: %+v", got)
 	}
+	w.carry(t, whole(r, last+2).frames()) // what was measured is out of date
+	now := 0
+	for _, st := range e.worker.streamsOf("", "") {
+		now, _ = st.residual()
+	}
+	if got := e.worker.DelayOf(job, true); got.Values != now || now == want.Values {
+		t.Errorf("now %+v, want %d values", got, now)
+	}
 	require.NoError(t, e.worker.SetRules(nil))
-	w.carry(t, whole(r, last+2).frames())
-	if got := e.worker.DelayOf(job); got.Values != 0 || got.Squares != 0 {
+	w.carry(t, whole(r, last+3).frames())
+	if got := e.worker.DelayOf(job, true); got.Values != 0 || got.Squares != 0 {
 		t.Errorf("after the rule: %+v", got)
 	}
 }
