@@ -170,6 +170,12 @@ func (r *repeats) drop(s *sent, st *stream) {
 	}
 }
 
+// areOver reports whether a request shows that none of those remembered is repeated any more: as
+// many requests as are remembered at most came after the last of them.
+func (r *repeats) areOver(e exchange) bool {
+	return len(r.order) > 0 && e.timestamp < route.FirstOwn && e.timestamp-r.last > mostRepeats
+}
+
 // clear forgets everything.
 func (r *repeats) clear(st *stream) {
 	for _, s := range r.sent {

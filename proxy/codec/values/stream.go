@@ -93,12 +93,22 @@ func newStream(c *Codec, o owner, all *steps) *stream {
 }
 
 // owes reports whether anything may wait to be sent, or went with that very request
-// before and must go with it again.
+// before and must go with it again. Where nothing waits any more, requests that are too
+// old to be repeated are forgotten.
 func (s *stream) owes(e exchange) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.dense)+len(s.narrow) > 0 {
+		return true
+	}
+	if s.repeats.areOver(e) {
+		s.guarded(func() {
+			s.repeats.clear(s)
+			s.dropFile()
+		})
+	}
 	before := s.repeats.sent[e]
-	return len(s.dense)+len(s.narrow) > 0 || before != nil && len(before.section) > 0
+	return before != nil && len(before.section) > 0
 }
 
 // residual returns how many values wait, and the sum of their squares. It reads all of
