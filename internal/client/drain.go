@@ -3,9 +3,12 @@ package client
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/api/measure"
 )
@@ -14,16 +17,17 @@ import (
 // and returns how many carry the job. Its error names the proxies that do after so long, and how
 // much.
 func AwaitDrained(ctx context.Context, c api.CodecsClient, job string, within time.Duration) (hosts int, err error) {
+	var w drainWait
 	for end := time.Now().Add(within); ; {
 		d, err := c.Describe(ctx, &api.DescribeRulesRequest{Job: job})
 		if err != nil {
 			return 0, err
 		}
-		hosts, left := held(d)
+		left := w.look(d)
 		switch {
-		case hosts > 0 && len(left) == 0:
-			return hosts, nil
-		case time.Now().After(end) && hosts == 0:
+		case len(w.carry) > 0 && len(left) == 0:
+			return len(w.carry), nil
+		case time.Now().After(end) && len(w.carry) == 0:
 			return 0, fmt.Errorf("job %s: after %v no following proxy carries its connections: whether values are held back is not known", job, within)
 		case time.Now().After(end):
 			return 0, fmt.Errorf("job %s is not drained after %v: %s", job, within, strings.Join(left, "; "))
@@ -36,33 +40,53 @@ func AwaitDrained(ctx context.Context, c api.CodecsClient, job string, within ti
 	}
 }
 
-// held returns how many following proxies carry a job, and those that hold something back, or have
-// not reported since its rule is to drain.
-func held(d *api.CodecsDescription) (hosts int, left []string) {
+// drainWait is a wait for a drain: all hosts that have carried the job since it began have to be
+// drained. The values of a proxy that is replaced meanwhile are in files, for the next one.
+type drainWait struct {
+	carry map[string]bool
+}
+
+// look returns which hosts hold something back, do not follow any more, or have not reported since
+// the job's rule is to drain.
+func (w *drainWait) look(d *api.CodecsDescription) (left []string) {
+	reports := map[string]bool{}
 	for _, h := range d.GetFollowers() {
 		if !h.GetFollowing() {
 			continue
 		}
-		carries := false
 		for _, l := range api.MeasuresFrom(h.GetMeasures()) {
-			if l.Measure != measure.Threshold {
-				continue
-			}
-			carries = true
 			switch {
-			case !l.Lacks(measure.Draining):
-				left = append(left, h.GetHost()+" has not reported")
-			case l.HeldValues > 0:
-				text := fmt.Sprintf("%s holds back %d values", h.GetHost(), l.HeldValues)
-				if steps, ok := l.Steps(); ok {
-					text += fmt.Sprintf(" (%.2f steps' gradient)", steps)
+			case l.Measure != measure.Threshold:
+			case l.Job == "" && l.HeldValues > 0:
+				left = append(left, fmt.Sprintf("%s holds back %d values of a job of which it does not know the name", h.GetHost(), l.HeldValues))
+			case l.Job == "":
+			default:
+				if w.carry == nil {
+					w.carry = map[string]bool{}
 				}
-				left = append(left, text)
+				w.carry[h.GetHost()] = true
+				reports[h.GetHost()] = true
+				if !l.Lacks(measure.Draining) {
+					left = append(left, h.GetHost()+" has not reported")
+				} else if l.HeldValues > 0 {
+					left = append(left, h.GetHost()+" holds back "+amount(&l))
+				}
 			}
-		}
-		if carries {
-			hosts++
 		}
 	}
-	return hosts, left
+	for _, host := range slices.Sorted(maps.Keys(w.carry)) {
+		if !reports[host] {
+			left = append(left, host+" does not report the job any more")
+		}
+	}
+	return left
+}
+
+// amount says how much a line holds back.
+func amount(l *measure.Line) string {
+	text := cli.Count(int(l.HeldValues), "value", "values")
+	if steps, ok := l.Steps(); ok {
+		text += fmt.Sprintf(" (%.2f steps' gradient)", steps)
+	}
+	return text
 }
