@@ -214,6 +214,7 @@ func New(opts Options) (*Agent, error) {
 	}
 	// Owners may opt out before anything of theirs is attached.
 	a.procs.leaves = a.called.leaves
+	a.called.started = a.procs.started
 	opts.Sampling.OneIn = max(opts.Sampling.OneIn, 1)
 	a.opts.Sampling = opts.Sampling
 	a.controller = sampleController{Budget: opts.Sampling.Budget, Start: opts.Sampling.OneIn}

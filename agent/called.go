@@ -19,6 +19,9 @@ import (
 type called struct {
 	allowed policy.Allowed
 	pod     func(uid string) (policy.Pod, bool) // nil without a cluster
+	// started returns when a process started, in nanoseconds since 1970, and false if it has
+	// ended; nil: nothing is known of that.
+	started func(pid int) (at int64, ok bool)
 
 	mu     sync.Mutex              // guards the rest
 	jobs   map[string]*claimed     // by scheduler; entries are replaced, not changed, apart from running
@@ -28,12 +31,34 @@ type called struct {
 
 // claimed is what the processes of a job on this host claim.
 type claimed struct {
-	since   int64        // when its processes were first seen, in nanoseconds since 1970
+	since   int64        // when the first of its processes started, in nanoseconds since 1970
 	running bool         // it has processes now
 	claim   policy.Claim // the best one, if named
 	named   bool         // a process claims a name
 	move    string       // see policy.Policy; false if any process says so
 	wrong   []string     // complaints about settings, sorted; at most maxWrong
+}
+
+// began returns when the first process of each job that is new in seen started: at the latest now.
+// An agent that is replaced finds jobs that have run for long.
+func (c *called) began(now int64, all []discover.Process, seen map[string]*claimed) map[string]int64 {
+	began := map[string]int64{}
+	c.mu.Lock()
+	for scheduler := range seen {
+		if before := c.jobs[scheduler]; before == nil || !before.running {
+			began[scheduler] = now
+		}
+	}
+	c.mu.Unlock()
+	for i := range all {
+		scheduler := all[i].Scheduler.String()
+		if earliest, is := began[scheduler]; is && c.started != nil {
+			if at, ok := c.started(all[i].PID); ok {
+				began[scheduler] = min(earliest, at)
+			}
+		}
+	}
+	return began
 }
 
 // maxWrong bounds the complaints of a job.
@@ -109,11 +134,12 @@ func (c *called) update(now int64, all []discover.Process, keep func(scheduler s
 			claims[scheduler] = append(claims[scheduler], claim)
 		}
 	}
+	began := c.began(now, all, seen)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for scheduler, j := range seen {
 		before := c.jobs[scheduler]
-		j.since = now
+		j.since = began[scheduler]
 		// A job that stopped and started again under the same address counts as a new one.
 		if before != nil && before.running {
 			j.since = before.since

@@ -52,6 +52,32 @@ func TestRunsOfOneName(t *testing.T) {
 	}
 }
 
+// An agent that is replaced knows since when a job has run, by its processes. Those that come later
+// change nothing, until all are gone.
+func TestRunsSince(t *testing.T) {
+	c := newCalled(everything, nil)
+	started := map[int]int64{1: 50, 2: 30, 3: 10, 4: 700}
+	c.started = func(pid int) (int64, bool) { at, ok := started[pid]; return at, ok }
+	of := func(pids ...int) (all []discover.Process) {
+		for _, pid := range pids {
+			p := member(firstAt, "worker", 0, nil)
+			p.PID = pid
+			all = append(all, p)
+		}
+		return all
+	}
+	for _, step := range []struct {
+		now  int64
+		pids []int
+		want int64
+	}{{100, []int{1, 2}, 30}, {200, []int{1, 2, 3}, 30}, {300, []int{1}, 30}, {400, nil, 30}, {800, []int{4, 9}, 700}, {900, nil, 700}, {1000, []int{9}, 1000}} {
+		c.update(step.now, of(step.pids...), keepAll)
+		if got := c.jobs[firstAt].since; got != step.want {
+			t.Errorf("at %d since %d, want %d", step.now, got, step.want)
+		}
+	}
+}
+
 // Of two jobs that claim one name at a time the first has it, and the second when
 // that has ended, which its status says.
 func TestTwoJobsOfOneName(t *testing.T) {

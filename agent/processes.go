@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/agent/observe"
 )
@@ -82,6 +84,16 @@ func newProcesses(proc string, selects func(pod string) bool) *processes {
 
 // readFrom sets the /proc that is read.
 func (p *processes) readFrom(proc fs.FS) { p.proc, p.finder = proc, discover.NewFinder(proc) }
+
+// started returns when a process started, in nanoseconds since 1970, and false if it has ended.
+func (p *processes) started(pid int) (at int64, ok bool) {
+	after, ok := discover.Started(p.proc, pid)
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil || !ok {
+		return 0, false
+	}
+	return time.Now().UnixNano() - now.Nano() + int64(after), true
+}
 
 // wanted reports whether processes of a cgroup belong to watched jobs.
 func (p *processes) wanted(cgroup string) bool {

@@ -3,6 +3,8 @@ package agent
 import (
 	"fmt"
 	"io/fs"
+	"math"
+	"os"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -111,5 +113,18 @@ func TestBeginsWhileLookedAt(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Processes have started in the order in which they did, before now.
+func TestStarted(t *testing.T) {
+	p := newProcesses("/proc", nil)
+	own, ok := p.started(os.Getpid())
+	parent, there := p.started(os.Getppid())
+	if now := time.Now().UnixNano(); !ok || !there || parent > own || own > now {
+		t.Errorf("the parent at %d (%v), this one at %d (%v), now %d", parent, there, own, ok, now)
+	}
+	if at, ok := p.started(math.MaxInt32); ok {
+		t.Errorf("no process started at %d", at)
 	}
 }

@@ -55,6 +55,9 @@ type Codecs struct {
 	// set together, before the first call.
 	Jobs      func() map[string]string
 	Scheduler func(string) string
+	// Runs, if not nil, returns what agents report of a job's processes. It is set before the first
+	// call.
+	Runs func(job string) JobProcesses
 	// Memory is how much memory the newest reports of all hosts may take; 0 means MaxCodecMemory.
 	// It is set before the first call.
 	Memory int
@@ -67,6 +70,8 @@ type Codecs struct {
 	rules map[string]string
 	// Rules on sums by job, as JSON of package planner/api/measure.
 	sums map[string]string
+	// Rules for values that hold for a run, by job; in the store under runPrefix.
+	forRun map[string]*forRun
 	// version rises with each change of rules or sums. It starts at 1 in each process: a proxy that
 	// reconnects is sent all rules, takes them up whatever their version, and reports which.
 	version   uint64
@@ -80,13 +85,20 @@ type Codecs struct {
 
 // NewCodecs returns a Codecs with the rules in the store, which it does not close.
 func NewCodecs(ctx context.Context, kept store.Store) (*Codecs, error) {
-	s := &Codecs{store: kept, now: time.Now, rules: map[string]string{}, sums: map[string]string{}, version: 1, hosts: map[string]*host{}, followers: map[*follower]bool{}}
+	s := &Codecs{store: kept, now: time.Now, rules: map[string]string{}, sums: map[string]string{}, forRun: map[string]*forRun{}, version: 1, hosts: map[string]*host{}, followers: map[*follower]bool{}}
 	err := kept.Each(ctx, func(name string, value []byte) error {
 		if job, ok := strings.CutPrefix(name, codecPrefix); ok {
 			s.rules[job] = string(value)
 		}
 		if job, ok := strings.CutPrefix(name, sumsPrefix); ok {
 			s.sums[job] = string(value)
+		}
+		if job, ok := strings.CutPrefix(name, runPrefix); ok {
+			r := &forRun{}
+			if err := json.Unmarshal(value, r); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			s.forRun[job] = r
 		}
 		return nil
 	})
@@ -102,14 +114,30 @@ func (s *Codecs) Set(ctx context.Context, r *api.JobRules) (*api.CodecsSet, erro
 	if err := check(r); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	began := s.beginRun(r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.set(ctx, s.rules, codecPrefix, r)
+	if before := s.forRun[r.GetJob()]; before != nil && began != nil && before.Rules == s.rules[r.GetJob()] {
+		began.Later = before.Later // the rules in between were for the run as well
+	}
+	entry, err := began.entry(r.GetJob())
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	set, err := s.set(ctx, s.rules, codecPrefix, r, entry)
+	switch {
+	case err != nil:
+	case began != nil:
+		s.forRun[r.GetJob()] = began
+	default:
+		delete(s.forRun, r.GetJob())
+	}
+	return set, err
 }
 
-// set writes a job's rules to the store under prefix, then puts them among all and wakes the
-// followers. Empty rules remove the job's. The caller holds s.mu.
-func (s *Codecs) set(ctx context.Context, all map[string]string, prefix string, r *api.JobRules) (*api.CodecsSet, error) {
+// set writes a job's rules to the store under prefix, with more entries, then puts them among all
+// and wakes the followers. Empty rules remove the job's. The caller holds s.mu.
+func (s *Codecs) set(ctx context.Context, all map[string]string, prefix string, r *api.JobRules, more ...store.Entry) (*api.CodecsSet, error) {
 	// The texts are compared, not versions: those begin anew with each process.
 	if r.GetCompare() && r.GetBefore() != all[r.GetJob()] {
 		return nil, status.Errorf(codes.Aborted, "the rules of job %s have been changed by somebody else since they were read: look at them and repeat the change", r.GetJob())
@@ -122,7 +150,7 @@ func (s *Codecs) set(ctx context.Context, all map[string]string, prefix string, 
 		entry.Value = []byte(r.GetRules())
 	}
 	// The write goes on if the caller goes away, so that store and memory cannot differ.
-	if err := s.store.Write(context.WithoutCancel(ctx), []store.Entry{entry}); err != nil {
+	if err := s.store.Write(context.WithoutCancel(ctx), append(more, entry)); err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	if r.GetRules() == "" {
@@ -141,15 +169,17 @@ func check(r *api.JobRules) error {
 	if r.GetJob() == "" || len(r.GetJob()) > 256 || strings.ContainsRune(r.GetJob(), 0) {
 		return fmt.Errorf("job %.300q: want its name, or its scheduler's host:port", r.GetJob())
 	}
-	if len(r.GetRules()) > MaxCodecRules {
-		return fmt.Errorf("rules for job %s: %d bytes, at most %d fit", r.GetJob(), len(r.GetRules()), MaxCodecRules)
-	}
-	var list []json.RawMessage
-	if r.GetRules() == "" {
-		return nil
-	}
-	if err := json.Unmarshal([]byte(r.GetRules()), &list); err != nil || len(list) == 0 {
-		return fmt.Errorf("rules for job %s: want a JSON list with at least one rule: %v", r.GetJob(), err)
+	for _, rules := range []string{r.GetRules(), r.GetLater()} {
+		if len(rules) > MaxCodecRules {
+			return fmt.Errorf("rules for job %s: %d bytes, at most %d fit", r.GetJob(), len(rules), MaxCodecRules)
+		}
+		var list []json.RawMessage
+		if rules == "" {
+			continue
+		}
+		if err := json.Unmarshal([]byte(rules), &list); err != nil || len(list) == 0 {
+			return fmt.Errorf("rules for job %s: want a JSON list with at least one rule: %v", r.GetJob(), err)
+		}
 	}
 	return nil
 }
@@ -164,7 +194,13 @@ func (s *Codecs) allRules(job string) *api.CodecRules {
 		}
 		return all
 	}
-	return &api.CodecRules{Version: s.version, Jobs: of(s.rules), Sums: of(s.sums)}
+	all := &api.CodecRules{Version: s.version, Jobs: of(s.rules), Sums: of(s.sums)}
+	for _, j := range all.GetJobs() {
+		if r := s.forRun[j.GetJob()]; r != nil {
+			j.ForRun, j.Later = true, r.Later
+		}
+	}
+	return all
 }
 
 // Try implements api.CodecsServer. It starts a trial on all following proxies and returns at once.

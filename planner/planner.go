@@ -173,7 +173,7 @@ func (p *Planner) usePlans(ctx context.Context, kept store.Store) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s: %w", p.opts.StoreName, err), kept.Close())
 	}
-	p.codecs.Jobs, p.codecs.Scheduler = p.state.Names, p.state.Scheduler
+	p.codecs.Jobs, p.codecs.Scheduler, p.codecs.Runs = p.state.Names, p.state.Scheduler, p.processesOf
 	p.live = live.New(p.plans, p.opts.Live)
 	p.reports.Windows = p.live.Take
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -91,6 +92,9 @@ func (p *Planner) keepRuns(ctx context.Context) {
 				slog.Warn("cannot save the history of jobs; retrying", "error", err)
 			}
 		}
+		if err := p.codecs.EndRuns(ctx); err != nil && ctx.Err() == nil {
+			slog.Warn("cannot end the rules of a run that is over; retrying", "error", err)
+		}
 		told = text
 		select {
 		case <-ctx.Done():
@@ -98,6 +102,29 @@ func (p *Planner) keepRuns(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
+}
+
+// processesOf returns what agents have reported lately of a job's processes, by its name or its
+// scheduler's address.
+func (p *Planner) processesOf(job string) JobProcesses {
+	titles := p.state.Titles()
+	all := JobProcesses{Lately: map[string]bool{}}
+	for _, h := range p.reports.Lately() {
+		all.Lately[h.GetHost()] = true
+		for _, j := range h.GetJobs() {
+			nanos := j.GetRunningSinceUnixNanos()
+			if nanos == 0 || j.GetJob() != job && titles[j.GetJob()].Name != job {
+				continue
+			}
+			all.On = append(all.On, h.GetHost())
+			if since := time.Unix(0, nanos); all.Since.IsZero() || since.Before(all.Since) {
+				all.Since = since
+			}
+		}
+	}
+	slices.Sort(all.On)
+	all.On = slices.Compact(all.On)
+	return all
 }
 
 // runOf returns the short name of the job's newest run if its node table has that digest, and "" if

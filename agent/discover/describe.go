@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -147,6 +148,15 @@ func user(proc fs.FS, pid int) (uid uint32, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// ticksPerSecond is USER_HZ, the unit of times in /proc on all architectures that Go supports.
+const ticksPerSecond = 100
+
+// Started returns how long after the host's boot a process started, and false if it has ended.
+func Started(proc fs.FS, pid int) (sinceBoot time.Duration, ok bool) {
+	ticks, err := strconv.ParseInt(began(proc, pid), 10, 64)
+	return time.Duration(ticks) * time.Second / ticksPerSecond, err == nil
 }
 
 // began returns a process's start time in clock ticks since boot. Together with the PID it

@@ -25,6 +25,7 @@ type ruleChange struct {
 	// setting: rules are set, not removed; ahead: also for a job that the planner does
 	// not know yet.
 	setting, ahead bool
+	forRun         bool // the rules are for the run that goes on alone
 }
 
 // errNoJob is what a change says that could be about several jobs, or about none yet.
@@ -60,7 +61,7 @@ func (f *ruleChange) addFlags(cmd *cobra.Command) {
 
 // options returns what the flags say about the change, whatever rules it is about.
 func (f *ruleChange) options() client.ChangeOptions {
-	return client.ChangeOptions{Job: f.job, Sets: f.setting, Ahead: f.ahead, Wait: f.wait}
+	return client.ChangeOptions{Job: f.job, Sets: f.setting, Ahead: f.ahead, ForRun: f.forRun, Wait: f.wait}
 }
 
 // rulesProposal is a [client.RuleChange] or a [client.SumsChange]. Propose changes nothing and

@@ -156,7 +156,9 @@ them, so that residuals are sent with the workers' own pushes, and then disable
 codecs. Use this before workers save a model: with --within the command returns when
 nothing is held back on any host. Keys that are not pushed any more keep their
 residuals. Without --keys, this applies to all of the job's keys and replaces all of
-its rules. It holds for later runs of the job too, until psidecar plan codecs clear.`,
+its rules, for this run: the next run of the job has the rules of before, once agents
+report that all processes of this one are gone. psidecar plan codecs clear returns to
+the proxies' own flags at once.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
@@ -192,7 +194,7 @@ its rules. It holds for later runs of the job too, until psidecar plan codecs cl
 		},
 	}
 	f.addFlags(cmd)
-	f.setting = true
+	f.setting, f.forRun = true, true
 	cmd.Flags().DurationVar(&within, "within", 0, "with --act: wait until nothing is held back on any host, for at most this long; exit code 1 if something still is (default: do not wait)")
 	cmd.Flags().IntVar(&steps, "steps", 50, "pushes of each layer until no residual is left")
 	return cmd

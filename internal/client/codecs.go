@@ -24,7 +24,10 @@ type ChangeOptions struct {
 	// refused then, since it is mostly a typing error, and so is a planner that no proxy
 	// follows; Ahead allows both.
 	Sets, Ahead bool
-	Wait        time.Duration // for proxies to apply the rules
+	// ForRun: the rules hold for the run of the job that goes on, and later runs have those of
+	// before.
+	ForRun bool
+	Wait   time.Duration // for proxies to apply the rules
 
 	// The rules as Propose has read them; nil before that.
 	read *string
@@ -36,6 +39,9 @@ func (r *ChangeOptions) request(rules string) *api.JobRules {
 	j := &api.JobRules{Job: r.Job, Rules: rules}
 	if r.read != nil {
 		j.Compare, j.Before = true, *r.read
+		if r.ForRun {
+			j.ForRun, j.Later = true, *r.read
+		}
 	}
 	return j
 }

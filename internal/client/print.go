@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,6 +82,9 @@ func PrintCodecs(out io.Writer, d *api.CodecsDescription) error {
 	}
 	for _, j := range d.GetRules().GetJobs() {
 		fmt.Fprintf(w, "job %s: %s\n", j.GetJob(), j.GetRules())
+		if j.GetForRun() {
+			fmt.Fprintf(w, "  until this run is over; then: %s\n", cmp.Or(j.GetLater(), "none"))
+		}
 	}
 	// These are of what a proxy pushes for several workers together.
 	for _, j := range d.GetRules().GetSums() {

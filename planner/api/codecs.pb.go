@@ -445,8 +445,13 @@ type JobRules struct {
 	// In a call with compare, before are the rules that the caller has changed, as
 	// Describe has them: they are only replaced if the job still has them. Older
 	// planners replace whatever rules the job has.
-	Compare       bool   `protobuf:"varint,3,opt,name=compare,proto3" json:"compare,omitempty"`
-	Before        string `protobuf:"bytes,4,opt,name=before,proto3" json:"before,omitempty"`
+	Compare bool   `protobuf:"varint,3,opt,name=compare,proto3" json:"compare,omitempty"`
+	Before  string `protobuf:"bytes,4,opt,name=before,proto3" json:"before,omitempty"`
+	// With for_run the rules hold until the run of the job that goes on is over and
+	// another one has begun. Then the job's rules are later. Older planners keep
+	// them.
+	ForRun        bool   `protobuf:"varint,5,opt,name=for_run,json=forRun,proto3" json:"for_run,omitempty"`
+	Later         string `protobuf:"bytes,6,opt,name=later,proto3" json:"later,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -505,6 +510,20 @@ func (x *JobRules) GetCompare() bool {
 func (x *JobRules) GetBefore() string {
 	if x != nil {
 		return x.Before
+	}
+	return ""
+}
+
+func (x *JobRules) GetForRun() bool {
+	if x != nil {
+		return x.ForRun
+	}
+	return false
+}
+
+func (x *JobRules) GetLater() string {
+	if x != nil {
+		return x.Later
 	}
 	return ""
 }
@@ -1120,12 +1139,14 @@ const file_codecs_proto_rawDesc = "" +
 	"CodecRules\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x121\n" +
 	"\x04jobs\x18\x02 \x03(\v2\x1d.psidecar.planner.v1.JobRulesR\x04jobs\x121\n" +
-	"\x04sums\x18\x03 \x03(\v2\x1d.psidecar.planner.v1.JobRulesR\x04sums\"d\n" +
+	"\x04sums\x18\x03 \x03(\v2\x1d.psidecar.planner.v1.JobRulesR\x04sums\"\x93\x01\n" +
 	"\bJobRules\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05rules\x18\x02 \x01(\tR\x05rules\x12\x18\n" +
 	"\acompare\x18\x03 \x01(\bR\acompare\x12\x16\n" +
-	"\x06before\x18\x04 \x01(\tR\x06before\"%\n" +
+	"\x06before\x18\x04 \x01(\tR\x06before\x12\x17\n" +
+	"\afor_run\x18\x05 \x01(\bR\x06forRun\x12\x14\n" +
+	"\x05later\x18\x06 \x01(\tR\x05later\"%\n" +
 	"\tCodecsSet\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\"%\n" +
 	"\tTryCodecs\x12\x18\n" +

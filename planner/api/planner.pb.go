@@ -483,8 +483,8 @@ type JobReport struct {
 	// claim is what the job's processes on this host say that it is called, the best of
 	// it; absent: nothing.
 	Claim *Claim `protobuf:"bytes,32,opt,name=claim,proto3" json:"claim,omitempty"`
-	// running_since_unix_nanos is when the first of the job's processes that are on this
-	// host now was seen there; 0: there is none.
+	// running_since_unix_nanos is when the first of the job's processes on this host
+	// started; 0: there is none now. It stays while there are some.
 	RunningSinceUnixNanos int64 `protobuf:"varint,33,opt,name=running_since_unix_nanos,json=runningSinceUnixNanos,proto3" json:"running_since_unix_nanos,omitempty"`
 	// move is what its owner asks for: true, false or nothing.
 	Move string `protobuf:"bytes,34,opt,name=move,proto3" json:"move,omitempty"`
