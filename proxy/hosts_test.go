@@ -157,11 +157,16 @@ func (p *Proxy) carries(client *net.TCPConn) kind {
 	return ""
 }
 
-// dialRefused dials and checks that the connection is reset, as soon as it is
-// made or a moment later.
+// dialRefused dials and checks that the connection is reset.
 func (h *twoHosts) dialRefused(t testing.TB) {
 	t.Helper()
-	c, err := net.Dial("tcp", h.in.Addr().String())
+	checkRefused(t, h.in.Addr())
+}
+
+// checkRefused checks that a connection is reset, as soon as it is made or a moment later.
+func checkRefused(t testing.TB, at net.Addr) {
+	t.Helper()
+	c, err := net.Dial("tcp", at.String())
 	if err == nil {
 		_, err = c.Read(make([]byte, 1))
 		c.Close()
