@@ -21,7 +21,7 @@ func (p *Proxy) Serve(ctx context.Context, l Listener) error {
 		p.opts.Jobs.Names(l.Scope, l.Job)
 	}
 	defer p.entry.serve(l.Scope.Cgroup)()
-	return p.accept(ctx, l.Listener, p.admitted(l.Scope.Cgroup, func(c *net.TCPConn) error {
+	serve := p.admitted(l.Scope.Cgroup, func(c *net.TCPConn) error {
 		destination, err := l.Destination(c)
 		if err != nil {
 			return reason.Errorf(reason.NoDestination, "connection from %s: %w", c.RemoteAddr(), err)
@@ -31,13 +31,14 @@ func (p *Proxy) Serve(ctx context.Context, l Listener) error {
 			return reason.Errorf(reason.Loop, "connection from %s was made to the proxy itself", c.RemoteAddr())
 		}
 		return p.outbound(c, l, destination)
-	}))
+	})
+	return p.accept(ctx, l.Listener, func(c *net.TCPConn) func() error { return func() error { return serve(c) } })
 }
 
 // ServeLinks accepts links of other proxies likewise. netns is the inode of the listener's network
 // namespace, 0 for this process's own.
 func (p *Proxy) ServeLinks(ctx context.Context, l net.Listener, netns uint64) error {
-	return p.accept(ctx, l, func(c *net.TCPConn) error { return p.greet(c, netns) })
+	return p.accept(ctx, l, func(c *net.TCPConn) func() error { return p.greet(c, netns) })
 }
 
 // admitted wraps serve so that it is called only with a free slot of a cgroup's share, which it
@@ -75,9 +76,10 @@ func (p *Proxy) enter(from net.Addr) error {
 // acceptFor is how long a listener's loop waits for a connection before it beats again.
 const acceptFor = time.Second
 
-// accept calls serve for each connection, in a goroutine of its own. It survives a lack of
-// descriptors, by shedding the connections that it cannot accept.
-func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPConn) error) error {
+// accept calls take for each connection, in the order in which they come, and what that returns in
+// a goroutine of its own. It survives a lack of descriptors, by shedding the connections that it
+// cannot accept.
+func (p *Proxy) accept(ctx context.Context, l net.Listener, take func(*net.TCPConn) (serve func() error)) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer l.Close()
@@ -99,7 +101,7 @@ func (p *Proxy) accept(ctx context.Context, l net.Listener, serve func(*net.TCPC
 		case err == nil:
 			// The pause is only for errors in a row.
 			wait = shortest
-			p.serveConn(conn, serve)
+			p.serveConn(conn, take)
 			continue
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return nil
@@ -132,7 +134,7 @@ func patientDialer(mark int, log *slog.Logger) *net.Dialer {
 
 // serveConn serves a connection in a goroutine of its own, which counts in work, and closes
 // it afterwards. It turns keepalive off, as [patientDialer] does.
-func (p *Proxy) serveConn(conn net.Conn, serve func(*net.TCPConn) error) {
+func (p *Proxy) serveConn(conn net.Conn, take func(*net.TCPConn) (serve func() error)) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		p.fail(reason.Errorf(reason.Accept, "a listener gave a %T, only TCP can be served", conn))
@@ -140,8 +142,9 @@ func (p *Proxy) serveConn(conn net.Conn, serve func(*net.TCPConn) error) {
 		return
 	}
 	tcp.SetKeepAlive(false)
+	serve := take(tcp)
 	p.work.Go(func() {
-		if err := serve(tcp); err != nil {
+		if err := serve(); err != nil {
 			p.fail(err)
 			if reason.Of(err) == reason.NoDescriptors {
 				p.entry.ranShort()

@@ -23,15 +23,25 @@ const (
 	handshakesPerSource = 64
 )
 
-// greet reads the hello of a connection to a mesh port, and serves it as what the hello asks for. A
-// peer that is no proxy gets no answer, not even an error, so that the port shows nothing to a
-// scanner.
-func (p *Proxy) greet(conn *net.TCPConn, netns uint64) error {
+// greet counts a connection to a mesh port among those whose hello has not come, and returns what
+// serves it. It is called in the order in which connections come: of goroutines that run in any
+// order the one of a silent connection might begin last, and the oldest make room.
+func (p *Proxy) greet(conn *net.TCPConn, netns uint64) (serve func() error) {
 	from := addrPort(conn.RemoteAddr())
 	if p.opts.TLS == nil && !p.opts.Insecure && !from.Addr().IsLoopback() {
-		return reason.Errorf(reason.NotAllowed, "link from %s: plain links are allowed on loopback only; configure TLS, or allow them with --insecure", from)
+		return func() error {
+			return reason.Errorf(reason.NotAllowed, "link from %s: plain links are allowed on loopback only; configure TLS, or allow them with --insecure", from)
+		}
 	}
 	end := p.greeting.Begin(conn, from.Addr())
+	return func() error { return p.hear(conn, netns, end) }
+}
+
+// hear reads the hello of a connection to a mesh port, and serves it as what the hello asks for. end
+// has it count no more, and says whether it was reset to make room. A peer that is no proxy gets no
+// answer, not even an error, so that the port shows nothing to a scanner.
+func (p *Proxy) hear(conn *net.TCPConn, netns uint64, end func() (reset bool)) error {
+	from := addrPort(conn.RemoteAddr())
 	far, hello, err := p.acceptor.Accept(p.life, conn)
 	// A connection that was closed to make room for newer ones failed with some other error
 	// as well; the reason is this.
