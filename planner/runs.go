@@ -230,6 +230,9 @@ func (b *runBook) follow(job, name string, all []*hostJob, named func(string, ui
 	b.put(v, began)
 }
 
+// sameBegin is by how much two agents' figures of when a process started may differ.
+const sameBegin = time.Second
+
 // begin returns the run of a job that this book sees for the first time: a new one, or one in
 // progress that an earlier planner has stored, recognized by its begin or its name. In the second
 // case the stored figures are the start, and the counters now are the base: what was counted since
@@ -244,7 +247,7 @@ func (b *runBook) begin(job, name string, since int64, table uint64, all []*host
 	known := b.names[name]
 	for i := range known {
 		r := &known[i]
-		if r.Job != job || r.Began.UnixNano() != since && (id == "" || r.ID != id) {
+		if r.Job != job || time.Unix(0, since).Sub(r.Began).Abs() >= sameBegin && (id == "" || r.ID != id) {
 			continue
 		}
 		v.run = *r

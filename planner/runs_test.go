@@ -135,6 +135,23 @@ func TestThreeRuns(t *testing.T) {
 	want(t, all[2], "run1", at1, 10, false)
 }
 
+// A run without a name goes on in the history where planner and agents are replaced, which may
+// differ a little in when it began.
+func TestRunAcrossReplacements(t *testing.T) {
+	c := newCluster(t, &store.Memory{})
+	a := c.job("a", at1, 0)
+	c.goOn(20, a)
+	began := a.RunningSinceUnixNanos
+	for _, later := range []time.Duration{0, 20 * time.Millisecond, -20 * time.Millisecond} {
+		a.RunningSinceUnixNanos = began + int64(later)
+		c.open()
+		c.goOn(5, a)
+		if runs := c.runs(at1); len(runs) != 1 || !runs[0].Running {
+			t.Errorf("%v later there are %+v", later, runs)
+		}
+	}
+}
+
 // A run that begins while nodes of the one before are still there, at the same
 // address, is another by its node table, which hosts learn one after the other.
 func TestNextRunByTable(t *testing.T) {
