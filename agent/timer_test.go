@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"runtime"
 	"slices"
 	"testing"
 
@@ -11,6 +12,8 @@ import (
 // What counting takes is known however it is put off: of keys that are counted when
 // somebody asks, as of those that are counted when their record comes.
 func TestTimerKnowsLateWork(t *testing.T) {
+	runtime.LockOSThread() // whose time is compared with the timer's
+	defer runtime.UnlockOSThread()
 	var timed timer
 	options := counts.DefaultOptions
 	options.Timed = timed.timed
