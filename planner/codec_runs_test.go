@@ -9,6 +9,16 @@ import (
 	"github.com/psidecar/psidecar/test/require"
 )
 
+// An entry of the store that cannot be read leaves the rules as they are.
+func TestDamagedRun(t *testing.T) {
+	kept := &store.Memory{}
+	require.NoError(t, kept.Write(t.Context(), []store.Entry{{Name: runPrefix + "a:1", Value: []byte("{")}, {Name: codecPrefix + "a:1", Value: []byte(on)}}))
+	s := newService(t, kept)
+	if s.rules["a:1"] != on || len(s.forRun) != 0 {
+		t.Errorf("%v, %v", s.rules, s.forRun)
+	}
+}
+
 // Rules for a run hold until all processes that it has on the hosts of then are gone and others
 // have started. A worker that is replaced, hosts that are not heard, a new planner and rules that
 // are for the run as well change nothing; rules that are not for a run stay.

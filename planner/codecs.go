@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -96,7 +97,8 @@ func NewCodecs(ctx context.Context, kept store.Store) (*Codecs, error) {
 		if job, ok := strings.CutPrefix(name, runPrefix); ok {
 			r := &forRun{}
 			if err := json.Unmarshal(value, r); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
+				slog.Warn("cannot read until when a job's codec rules hold; they hold until they are changed", "job", job, "error", err)
+				return nil
 			}
 			s.forRun[job] = r
 		}

@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/psidecar/psidecar/internal/hosts"
 	"github.com/psidecar/psidecar/planner/api/measure"
@@ -34,10 +33,10 @@ func TestPlannerHasPushesSummed(t *testing.T) {
 	}
 	seen := ""
 	c.beside = func(all []*sidecar.Sidecar, running *hosts.Running) {
-		for seen == "" {
+		require.Eventually(t, "sums are on, or the job has ended", func() bool {
 			select {
 			case <-running.Workers[0].Process.Done():
-				return
+				return true
 			default:
 			}
 			state := require.Value(all[0].Connections(t.Context()))(t)
@@ -46,8 +45,8 @@ func TestPlannerHasPushesSummed(t *testing.T) {
 					seen = l.String()
 				}
 			}
-			time.Sleep(10 * time.Millisecond)
-		}
+			return seen != ""
+		})
 	}
 	c.ready = apply("--form", "host")
 	summed := c.do(t)
