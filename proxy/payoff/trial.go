@@ -25,6 +25,7 @@ type Trial struct {
 	began   time.Time     // of this turn; zero: it begins with the next step
 	last    time.Time     // of the last step
 	longest time.Duration // between two steps of this turn
+	pause   time.Duration // the longest since the last trial
 	work    int           // in this turn
 	slower  bool          // the job was, with the measure, in the last round
 	length  time.Duration // of turns; 0: turnTime
@@ -50,6 +51,8 @@ const (
 	// ends: the job does something else.
 	turnTime, longTurn, turnMost = time.Second, 16 * time.Second, 2 * time.Minute
 	leastWork                    = 64
+	// minor is how many times longer than a pause of the job a turn is that need not end with one.
+	minor = 16
 	// worst is the factor by which work may take longer in the way that is tried before the trial is
 	// broken off.
 	worst = 2
@@ -113,8 +116,14 @@ func (t *Trial) Step(now time.Time, work int, worth bool) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	last := t.last
+	last, gap := t.last, now.Sub(t.last)
 	t.last = now
+	if gap < silence {
+		if t.turn > 0 && gap > 2*max(t.pause, turnTime/minor) {
+			t.turn, t.began = 1, time.Time{} // its turns so far may have been amid steps
+		}
+		t.pause = max(t.pause, gap)
+	}
 	switch took := now.Sub(t.began); {
 	case t.turn == 0:
 		due := now.Truncate(max(t.period, leastPeriod)).After(last)
@@ -124,18 +133,27 @@ func (t *Trial) Step(now time.Time, work int, worth bool) {
 	case !t.Among.take(t, now):
 		t.stop() // this job was silent for long, and another trial has begun
 	case t.began.IsZero(): // what was in flight when the turn changed is done
+		if t.turn == 1 && t.amid(gap, now.Sub(t.first)) {
+			return
+		}
 		t.began, t.work, t.uses, t.longest = now, 0, 0, 0
 	case took > turnMost:
 		t.stop()
 	default:
 		t.work += work
-		t.longest = max(t.longest, now.Sub(last))
-		t.judge(took)
+		t.longest = max(t.longest, gap)
+		t.judge(took, gap)
 	}
 }
 
+// amid reports whether the job is amid a step of its own, after which it will pause, gap after the step of
+// work before. A turn is one of whole steps: otherwise what differs may be the number of pauses.
+func (t *Trial) amid(gap, took time.Duration) bool {
+	return gap < t.pause/2 && took < min(minor*t.pause, turnMost/2)
+}
+
 // judge checks whether a turn is over, and what follows.
-func (t *Trial) judge(took time.Duration) {
+func (t *Trial) judge(took, gap time.Duration) {
 	least := t.Least
 	if least == 0 {
 		least = leastWork
@@ -145,7 +163,7 @@ func (t *Trial) judge(took time.Duration) {
 		t.decide(t.off)
 		return
 	}
-	if took < max(t.length, turnTime) || t.work < least {
+	if took < max(t.length, turnTime) || t.work < least || t.amid(gap, took) {
 		return
 	}
 	if t.isOn() && t.uses < leastUses {
@@ -193,7 +211,7 @@ func (t *Trial) stop() {
 		t.period *= 2
 	}
 	t.period = min(t.period, mostPeriod)
-	t.turn, t.began, t.uses = 0, time.Time{}, 0
+	t.turn, t.began, t.uses, t.pause = 0, time.Time{}, 0, 0
 	t.Among.giveBack(t)
 }
 

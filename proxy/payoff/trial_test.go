@@ -97,6 +97,23 @@ func TestTrialIsAsGoodAsTheBetter(t *testing.T) {
 	})
 }
 
+// The number of pauses in a turn does not make the verdict, also where a step is longer than a turn.
+func TestTrialOfAJobInSteps(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		j := job{
+			with: 34 * time.Millisecond, without: 12 * time.Millisecond, step: 546, pause: 2 * time.Second,
+			noise: func() float64 { return 0.9 + 0.2*rng.Float64() },
+		}
+		tr, now := &Trial{}, time.Unix(1000+int64(seed%15), 0)
+		const during = 10 * time.Minute
+		work, off := j.does(tr, during, &now)
+		if best := float64(during) / float64(j.without+j.pause/time.Duration(j.step)); float64(work) < 0.8*best {
+			t.Errorf("%d: %d units of work, at best %.0f; off for %v, %+v", seed, work, best, off, tr.Verdict())
+		}
+	}
+}
+
 // Where another way comes to be the better one it is found.
 func TestTrialFollowsTheJob(t *testing.T) {
 	slower, faster := job{with: 40 * time.Millisecond, without: 20 * time.Millisecond}, job{with: 10 * time.Millisecond, without: 20 * time.Millisecond}
