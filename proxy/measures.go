@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/planner/api/measure"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/jobs"
@@ -234,6 +235,9 @@ var valueMeasures = []valueMeasure{
 			return ""
 		}
 		text := "--threshold " + strconv.FormatFloat(r.Threshold, 'g', -1, 64)
+		if r.Auto {
+			text = "--threshold " + policy.AutoThreshold
+		}
 		if r.Until > 0 {
 			text += " --threshold-until " + strconv.Itoa(r.Until)
 		}

@@ -155,7 +155,7 @@ func TestMeasuresOfValues(t *testing.T) {
 		setting string
 	}{
 		measure.Unchanged:     {values.Rule{Unchanged: true}, "--unchanged"},
-		measure.Threshold:     {values.Rule{Threshold: 0.99, Until: 500}, "--threshold 0.99 --threshold-until 500"},
+		measure.Threshold:     {values.Rule{Threshold: 0.99, Auto: true, Until: 500}, "--threshold auto --threshold-until 500"},
 		measure.Slim:          {values.Rule{Slim: &values.Slim{Alpha: 0.3, Epsilon: 0.15, Rounds: 20}}, "--slim 0.3,0.15,20"},
 		measure.Quantize:      {values.Rule{Quantize: 8}, "--quantize 8"},
 		measure.PullThreshold: {values.Rule{PullThreshold: 0.95}, "--pull-threshold 0.95"},

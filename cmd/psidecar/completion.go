@@ -31,7 +31,7 @@ func choices() map[string][]string {
 		"algorithm": prerun.Algorithms(), "strategies": simulate.Strategies(), "strategy": live.Strategies(), "planner-strategy": live.Strategies(),
 		"codec": {daemon.AutoCodec, daemon.CompactCodec, "none"}, "split": {daemon.SplitNone, daemon.SplitAuto, "2", "4", "8"}, "aggregate": {daemon.AggregateHost, daemon.AggregateAuto, daemon.AggregateAsked, daemon.AggregateNone}, "measure": measures, "handler": {"add", "assign", "none"}, "ingress": {"off", "metas", "all"},
 		"char-values": floats, "hash-scheme": {"oph", "bcws"}, "log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "sample": {"auto", "1"}, "by": {"worker", "time"},
-		"threshold": {"0.9", "0.95", "0.99"}, "quantize": {"1", "2", "4", "8"}, "slim": {"0.3,0.15"},
+		"threshold": {"auto", "0.9", "0.95", "0.99"}, "quantize": {"1", "2", "4", "8"}, "slim": {"0.3,0.15"},
 	}
 }
 

@@ -110,7 +110,7 @@ func TestMixedUpPorts(t *testing.T) {
 // What a flag takes is said in words.
 func TestValuesInWords(t *testing.T) {
 	for args, want := range map[string]string{
-		"up --threshold abc":      `invalid argument "abc" for --threshold: want a number`,
+		"up --threshold abc":      `invalid argument "abc" for --threshold: want a share such as 0.99, or auto`,
 		"partition -k three":      `invalid argument "three" for --machines: want a whole number`,
 		"record --for x":          `invalid argument "x" for --for: want a duration, such as 30s or 5m`,
 		"agent --intercept=maybe": `invalid argument "maybe" for --intercept: want true or false`,

@@ -38,7 +38,7 @@ func (f *proxyFlags) relaying(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.Forward, "forward", nil, "LISTEN=DEST: forward connections to host:port LISTEN to host:port DEST; may be repeated")
 	flags.StringSliceVar(&f.Mesh, "mesh-listen", nil, "listen address for proxies on other hosts (default: --mesh-port on all addresses)")
 	flags.Uint16Var(&f.MeshPort, "mesh-port", 9814, "port on which proxies on other hosts listen; 0: always connect directly")
-	flags.StringVar(&f.save, "save", "", "what to send less of: none (relay only), lossless, or a share such as 0.95 or 0.99: hold back that share of each push until it adds up, with safe defaults (needs servers that add or step by gradients) (default: as --codec and the other codec flags say)")
+	flags.StringVar(&f.save, "save", "", "what to send less of: none (relay only), lossless, or the share of each push to hold back until it adds up, such as 0.99, or auto: a share that rises as training goes on, to 0.99 at most (for servers that add or step by gradients) (default: as --codec and the other codec flags say)")
 	flags.StringSliceVar(&f.Codecs, "codec", []string{daemon.AutoCodec}, "codec, if the peer proxy supports it: compact encodes all messages; auto encodes only where that makes the job faster: where it saves more time on the link than it takes; none disables encoding")
 	flags.StringSliceVar(&f.Allow, "mesh-allow", nil, "additional CIDRs that other proxies may reach through this one, besides the address to which they connect")
 	flags.StringSliceVar(&f.Ports, "mesh-ports", nil, "additional ports of this host (8000, 7000-7999, any) that other proxies may reach through this one, besides the listening ports of jobs that the agent finds; required without an intercepting agent")

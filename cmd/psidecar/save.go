@@ -6,6 +6,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/policy"
+	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/daemon"
 )
 
@@ -23,6 +25,7 @@ var lossyFlags = []string{"threshold", "slim", "quantize", "pull-threshold", "pu
 //	lossless  --codec auto --unchanged                              flags of lossy codecs
 //	SHARE     --codec auto --unchanged --threshold SHARE,           --threshold, --slim,
 //	          --threshold-warmup 100                                --threshold-activations
+//	auto      --codec auto --unchanged --threshold auto             the same
 //
 // A flag given as well takes precedence over what --save sets (--codec compact,
 // --unchanged=false, --threshold-warmup 0), and one that it does not exclude is added to it.
@@ -37,8 +40,8 @@ func (f *proxyFlags) applySave(flags *pflag.FlagSet) error {
 		excluded = append([]string{"codec", "unchanged"}, lossyFlags...)
 	case f.save == "lossless":
 		excluded = lossyFlags
-	case err != nil || !(share > 0 && share < 1):
-		return cli.Usagef("--save %q: want none, lossless, or the share of pushed values to hold back, such as 0.95 or 0.99", f.save)
+	case f.save != policy.AutoThreshold && (err != nil || !(share > 0 && share < 1)):
+		return cli.Usagef("--save %q: want none, lossless, auto, or the share of pushed values to hold back, such as 0.95 or 0.99", f.save)
 	}
 	for _, name := range excluded {
 		if flag := flags.Lookup(name); flag.Changed && !isOff(flag) {
@@ -57,6 +60,10 @@ func (f *proxyFlags) applySave(flags *pflag.FlagSet) error {
 		r.Unchanged = true
 	}
 	if f.save == "lossless" {
+		return nil
+	}
+	if f.save == policy.AutoThreshold { // which begins with a small share
+		r.Threshold, r.Auto = values.AutoThreshold, true
 		return nil
 	}
 	r.Threshold = share

@@ -76,7 +76,7 @@ var wanted = map[string]string{
 	"bool": "true or false", "duration": "a duration, such as 30s or 5m", "float64": "a number", "float32": "a number",
 	"int": "a whole number", "int64": "a whole number", "uint": "a whole number, not negative", "uint16": "a number from 0 to 65535",
 	"uint32": "a whole number, not negative", "uint64": "a whole number, not negative",
-	"intSlice": "whole numbers, separated by commas", "float64Slice": "numbers, separated by commas",
+	"intSlice": "whole numbers, separated by commas", "float64Slice": "numbers, separated by commas", "share": "a share such as 0.99, or auto",
 }
 
 // FlagError rewords an error of parsing flags: it says what kind of value is wanted, or which

@@ -90,15 +90,21 @@ func (a Allowed) String() string {
 type Policy struct {
 	Observe   string `json:"observe,omitempty"`   // true or false
 	Codec     string `json:"codec,omitempty"`     // compact, auto or none
-	Threshold string `json:"threshold,omitempty"` // a number from 0 to below 1
+	Threshold string `json:"threshold,omitempty"` // a number from 0 to below 1, or AutoThreshold
 	Move      string `json:"move,omitempty"`      // true or false
 	Aggregate string `json:"aggregate,omitempty"` // host or none
 }
 
-// Share returns the threshold; ok is false if none is asked for.
+// AutoThreshold asks for a threshold that is chosen as training goes on.
+const AutoThreshold = "auto"
+
+// Share returns the threshold, which is 0 for [AutoThreshold]; ok is false if none is asked for.
 func (p *Policy) Share() (share float64, ok bool) {
-	if p.Threshold == "" {
+	switch p.Threshold {
+	case "":
 		return 0, false
+	case AutoThreshold:
+		return 0, true
 	}
 	share, err := strconv.ParseFloat(p.Threshold, 64)
 	return share, err == nil
@@ -158,9 +164,13 @@ func (p *Policy) set(key, value string) error {
 	case Aggregate:
 		return oneOf(&p.Aggregate, value, "host", "none")
 	}
+	if value == AutoThreshold {
+		p.Threshold = value
+		return nil
+	}
 	share, err := strconv.ParseFloat(value, 64)
 	if err != nil || !(share >= 0 && share < 1) {
-		return fmt.Errorf("want a share from 0 (off) to below 1, such as 0.99")
+		return fmt.Errorf("want a share from 0 (off) to below 1, such as 0.99, or auto")
 	}
 	p.Threshold = strconv.FormatFloat(share, 'g', -1, 64)
 	return nil

@@ -30,6 +30,7 @@ func TestReadTakesWhatEachKeyShould(t *testing.T) {
 		{Settings{Threshold: "0.99"}, Policy{Threshold: "0.99"}, ""},
 		{Settings{Threshold: "9.9e-1", Move: "false", Observe: "true", Codec: "auto"}, Policy{Threshold: "0.99", Move: "false", Observe: "true", Codec: "auto"}, ""},
 		{Settings{Threshold: "0"}, Policy{Threshold: "0"}, ""},
+		{Settings{Threshold: "auto"}, Policy{Threshold: "auto"}, ""},
 		{Settings{Threshold: "1"}, Policy{}, `psidecar.io/threshold: "1" is ignored: want a share`},
 		{Settings{Threshold: "NaN"}, Policy{}, "want a share"},
 		{Settings{Threshold: "-0.5", Move: "true"}, Policy{Move: "true"}, "want a share"},

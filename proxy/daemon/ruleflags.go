@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/psidecar/psidecar/internal/cli"
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 )
 
@@ -50,7 +51,7 @@ func (f *RuleFlags) Register(flags *pflag.FlagSet) {
 // RegisterRule adds only the flags that make a rule.
 func (f *RuleFlags) RegisterRule(flags *pflag.FlagSet) {
 	r := &f.Rule
-	flags.Float64Var(&r.Threshold, "threshold", 0, "share of each layer's pushed values to hold back, such as 0.99: only the largest are sent, the others are added to the next push; 0: disabled")
+	flags.Var((*shareFlag)(r), "threshold", "share of each layer's pushed values to hold back, such as 0.99: only the largest are sent, the others are added to the next push; auto: a share that rises as training goes on, to 0.99 at most; 0: disabled")
 	flags.IntVar(&r.Lifespan, "threshold-lifespan", values.DefaultLifespan, "number of pushes after which a layer's threshold is recomputed")
 	flags.IntVar(&r.Warmup, "threshold-warmup", 0, "number of pushes of a layer over which the held back share rises to --threshold")
 	flags.IntVar(&r.Until, "threshold-until", 0, "number of worker steps after which nothing is held back, for example shortly before the last step of a job whose workers save the model; in the preceding quarter, the share sent rises gradually; 0: no end")
@@ -67,6 +68,34 @@ func (f *RuleFlags) RegisterRule(flags *pflag.FlagSet) {
 	flags.StringVar(&r.Wire, "wire", "", "send float32 values of pushes and pulls as bf16 or fp16, rounded to nearest even; with --threshold, --pull-threshold or --threshold-activations, applies to the values sent")
 	flags.StringVar(&r.Elements, "char-values", "", "number format of values with type OTHER or CHAR (bytes), as sent by MXNet and BytePS: float32, float64, float16 or bfloat16; values whose command names another type, and all if empty, are not changed")
 }
+
+// shareFlag is --threshold: a number or auto.
+type shareFlag values.Rule
+
+// String is what Set reads.
+func (f *shareFlag) String() string {
+	if f.Auto {
+		return policy.AutoThreshold
+	}
+	return strconv.FormatFloat(f.Threshold, 'g', -1, 64)
+}
+
+// Set sets the rule's threshold; it is checked with the rule as a whole.
+func (f *shareFlag) Set(text string) error {
+	if text == policy.AutoThreshold {
+		f.Threshold, f.Auto = values.AutoThreshold, true
+		return nil
+	}
+	share, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return errors.New("want a share such as 0.99, or auto")
+	}
+	f.Threshold, f.Auto = share, false
+	return nil
+}
+
+// Type is what package cli says is wanted by.
+func (f *shareFlag) Type() string { return "share" }
 
 // rules returns the rules of the file that --config names, and then that of the flags.
 func (f *RuleFlags) rules() ([]values.Rule, error) {

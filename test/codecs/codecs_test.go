@@ -71,7 +71,7 @@ func TestThresholdEndToEnd(t *testing.T) {
 			for _, change := range []struct {
 				rules string
 				forms []string // are in use then
-			}{{`[{"threshold":0.9,"quantize":8,"unchanged":true}]`, []string{"unchanged"}}, {`[{"slim":{"alpha":0.3,"epsilon":0.15}}]`, []string{"slim-push", "slim-pull"}}, {`[]`, nil}} {
+			}{{`[{"threshold":0.99,"threshold-auto":true,"quantize":8,"unchanged":true}]`, []string{"unchanged"}}, {`[{"slim":{"alpha":0.3,"epsilon":0.15}}]`, []string{"slim-push", "slim-pull"}}, {`[]`, nil}} {
 				for _, s := range sidecars {
 					require.NoError(t, put(t.Context(), s, change.rules))
 				}
@@ -111,11 +111,14 @@ func TestThresholdEndToEnd(t *testing.T) {
 // Meanwhile messages are lost and repeated.
 func TestNothingIsLost(t *testing.T) {
 	count := []string{"--model", "count", "--count-late", "--async", "--steps", "60", "--count-keys", "2000", "--count-batch", "200"}
-	for name, more := range map[string][]string{"scalar": nil, "lens": {"--count-lens"}} {
+	for name, c := range map[string]struct {
+		threshold string
+		more      []string
+	}{"scalar": {"0.95", nil}, "lens": {"auto", []string{"--count-lens"}}} {
 		t.Run(name, func(t *testing.T) {
-			args := append(slices.Clone(count), more...)
+			args := append(slices.Clone(count), c.more...)
 			want := Run{Hosts: 2, Direct: true, Job: args}.Do(t).digests()
-			lossy := Run{Hosts: 2, Sidecar: []string{"--handler", "add", "--threshold", "0.95"}, Job: args, Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=2"}}
+			lossy := Run{Hosts: 2, Sidecar: []string{"--handler", "add", "--threshold", c.threshold}, Job: args, Env: []string{"PS_RESEND=1", "PS_RESEND_TIMEOUT=200", "PS_DROP_MSG=2"}}
 			o := lossy.Do(t)
 			t.Log(o)
 			if got := o.digests(); !slices.Equal(got, want) {

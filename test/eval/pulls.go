@@ -18,6 +18,7 @@ func pulls(ctx context.Context, e *evaluation) error {
 		{name: "pull-threshold 0.95", rules: []values.Rule{{PullThreshold: 0.95}}},
 		{name: "pull-quantize 4", rules: []values.Rule{{PullQuantize: 4}}},
 		{name: "threshold 0.99", rules: []values.Rule{{Threshold: 0.99}}},
+		{name: "threshold auto, pull-threshold 0.95", rules: []values.Rule{{Threshold: values.AutoThreshold, Auto: true, PullThreshold: 0.95}}},
 		{name: "threshold 0.99, pull-threshold 0.95", rules: []values.Rule{{Threshold: 0.99, PullThreshold: 0.95}}},
 		{name: "the same, wire bf16", rules: []values.Rule{{Threshold: 0.99, PullThreshold: 0.95, Wire: "bf16"}}},
 		{name: "threshold 0.99, pull-quantize 4", rules: []values.Rule{{Threshold: 0.99, PullQuantize: 4}}},

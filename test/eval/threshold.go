@@ -16,12 +16,13 @@ import (
 var sparsities = []float64{0.75, 0.9, 0.95, 0.98, 0.995}
 
 // atSparsities returns variants without a codec and with a threshold at each of the sparsities,
-// for keys of at least so many values.
+// for keys of at least so many values, and with one that is chosen as training goes on.
 func atSparsities(least int) []variant {
 	variants := []variant{{name: "none"}}
 	for _, eta := range sparsities {
 		variants = append(variants, variant{name: fmt.Sprintf("%g%%", 100*eta), rules: []values.Rule{{Threshold: eta, LeastValues: least, Unpulled: true}}})
 	}
+	variants = append(variants, variant{name: "auto", rules: []values.Rule{{Threshold: values.AutoThreshold, Auto: true, LeastValues: least, Unpulled: true}}})
 	return variants
 }
 

@@ -30,11 +30,12 @@ type Layer struct {
 	n        int
 	residual residual
 	tau      float64
-	due      bool // the next push renews the threshold
-	since    int  // pushes since the threshold was renewed; at most config.Lifespan
-	age      int  // pushes since the layer was made, or since the one was that it continues
-	begun    int  // age when the configuration was set: k of Algorithm 1 is age - begun
-	renewed  int  // age when the threshold was renewed
+	due      bool    // the next push renews the threshold
+	since    int     // pushes since the threshold was renewed; at most config.Lifespan
+	age      int     // pushes since the layer was made, or since the one was that it continues
+	begun    int     // age when the configuration was set: k of Algorithm 1 is age - begun
+	renewed  int     // age when the threshold was renewed
+	share    float64 // that is sent, with Config.Auto
 	stats    Stats
 }
 
@@ -47,7 +48,7 @@ func NewLayer(kind element.Kind, n int, c Config) (*Layer, error) {
 	if !kind.Valid() || n < 0 {
 		return nil, fmt.Errorf("threshold: a layer of %d numbers of %v", n, kind)
 	}
-	l := &Layer{kind: kind, config: c, n: n, due: true}
+	l := &Layer{kind: kind, config: c, n: n, due: true, share: max(autoFirst, 1-c.Sparsity)}
 	if kind == element.Float64 {
 		l.residual = newWide(n)
 	} else {
@@ -123,7 +124,7 @@ func (l *Layer) SetConfig(c Config) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	l.config, l.due, l.since, l.begun = c, true, 0, l.age
+	l.config, l.due, l.since, l.begun, l.share = c, true, 0, l.age, max(autoFirst, 1-c.Sparsity)
 	return nil
 }
 
@@ -298,17 +299,17 @@ func (l *Layer) left() int {
 }
 
 // sparsity is eta for this push. In the warm-up and before the end the share that is sent,
-// 1 - eta, moves exponentially between 1 and 1 - Sparsity.
+// 1 - eta, moves exponentially between 1 and 1 - Sparsity or, with Auto, what Adapt has set.
 func (l *Layer) sparsity() float64 {
 	if left := l.left(); left <= l.config.Ending {
-		return 1 - math.Pow(1-l.config.Sparsity, float64(left)/float64(max(l.config.Ending, 1)))
+		return 1 - math.Pow(l.target(), float64(left)/float64(max(l.config.Ending, 1)))
 	}
 	pushes := l.age - l.begun
 	if pushes >= l.config.Warmup {
-		return l.config.Sparsity
+		return 1 - l.target()
 	}
 	done := float64(pushes+1) / float64(l.config.Warmup+1)
-	return 1 - math.Pow(1-l.config.Sparsity, done)
+	return 1 - math.Pow(l.target(), done)
 }
 
 // judge has the next push renew the threshold if this one sent too many or too few of n

@@ -30,6 +30,8 @@ type Config struct {
 	// Sparsity is the share of values that is not sent, in [0, 1): eta of
 	// Algorithm 1.
 	Sparsity float64
+	// Auto has [Layer.Adapt] choose the sparsity, up to Sparsity.
+	Auto bool
 	// Lifespan is for how many pushes a threshold is used, at least 1: L of Algorithm 1.
 	Lifespan int
 	// Warmup is the number of pushes in which the sparsity rises from almost nothing to

@@ -2,6 +2,7 @@ package values
 
 import (
 	"maps"
+	"math"
 
 	"github.com/psidecar/psidecar/proxy/codec/element"
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
@@ -22,12 +23,14 @@ func (d *Delay) addDelay(o Delay) {
 	d.Step += o.Step
 }
 
-// delayMeter measures the Delay of a layer in the second of its steps, the fourth, the eighth and
-// so on, and from the 64th on in every 64th. Of more than sampled numbers it looks at as many at
-// even distances: reading all of a gradient and of a residual takes as long as a push. It belongs
-// to the layer's stream, whose mutex guards it.
+// delayMeter measures the Delay of a layer in the second of the steps that push to it, the fourth,
+// the eighth and so on, and then in every 64th, or every 16th of a layer that adapts. Of more than
+// sampled numbers it looks at as many at even distances: reading all of a gradient and of a residual
+// takes as long as a push. It belongs to the layer's stream, whose mutex guards it.
 type delayMeter struct {
-	step    int // that is being summed up, by the layer's age; 0: none is
+	seen    int  // steps
+	at      int  // the layer's age in the last one
+	measure bool // this step
 	squares float64
 	last    Delay
 }
@@ -39,26 +42,26 @@ const sampled = 1 << 15
 // rows of an even length.
 func strideOf(n int) int { return max(1, n/sampled) | 1 }
 
-// wants reports whether a step is measured, by the layer's age before it.
-func (d *delayMeter) wants(age int) bool { return age > 0 && (age&(age+1) == 0 || age%64 == 63) }
-
 // push notes a push of numbers of a kind, before the layer has compressed it. A step may have
 // several.
 func (d *delayMeter) push(l *threshold.Layer, numbers []byte) {
-	age := l.Age()
-	if d.step != 0 && d.step != age { // what is left of the step that was measured
-		stride := strideOf(l.Len())
-		n, sum := l.SampleResidual(stride)
-		d.last = Delay{n * stride, sum * float64(stride), d.squares}
-		d.step = 0
+	if age := l.Age(); d.seen == 0 || d.at != age {
+		if d.measure { // what is left of the step that was measured
+			stride := strideOf(l.Len())
+			n, sum := l.SampleResidual(stride)
+			d.last = Delay{n * stride, sum * float64(stride), d.squares}
+			l.Adapt(math.Sqrt(d.last.Squares / d.last.Step))
+		}
+		d.seen, d.at, d.squares = d.seen+1, age, 0
+		every := 64
+		if l.Adapts() {
+			every = 16
+		}
+		d.measure = d.seen > 1 && d.seen&(d.seen-1) == 0 || d.seen%every == 0
 	}
-	if !d.wants(age) {
-		return
+	if d.measure {
+		d.squares += squares(l.Kind(), numbers)
 	}
-	if d.step == 0 {
-		d.step, d.squares = age, 0
-	}
-	d.squares += squares(l.Kind(), numbers)
 }
 
 // delay returns the newest Delay or, of a layer that is being emptied, what there is now.

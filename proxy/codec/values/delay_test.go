@@ -70,3 +70,38 @@ func TestDelay(t *testing.T) {
 		t.Errorf("after the rule: %+v", got)
 	}
 }
+
+// With auto what is held back stays at a share of the steps so far, and less is sent as they go on;
+// what arrives and what waits add up to what was pushed.
+func TestAuto(t *testing.T) {
+	const job, steps = "198.18.0.1:8000", 641
+	e := newEnds(t, Rule{Unpulled: true, Threshold: AutoThreshold, Auto: true})
+	w := e.dial(t, e.worker, e.server, "ps9")
+	defer w.close()
+	r := rand.New(rand.NewPCG(1, 2))
+	sent, missing := make([]int, steps), map[int]float64{}
+	for step := range steps {
+		q := whole(r, step)
+		for i, x := range floats(w.carry(t, q.frames())[2]) {
+			missing[i] += float64(q.vals[i]) - float64(x)
+			if x != 0 {
+				sent[step]++
+			}
+		}
+	}
+	d := e.worker.DelayOf(job, false)
+	if held := math.Sqrt(d.Squares / d.Step); held > 1.5*0.01*steps {
+		t.Errorf("%.1f steps' gradient is held back after %d", held, steps)
+	}
+	squares := 0.0
+	for _, x := range missing {
+		squares += x * x
+	}
+	now := e.worker.DelayOf(job, true)
+	if math.Abs(now.Squares/squares-1) > 1e-3 {
+		t.Errorf("squares of %v wait, %v are missing", now.Squares, squares)
+	}
+	if first, last := sent[0], sent[steps-1]; last == 0 || last > first/4 {
+		t.Errorf("%d values were sent in the first step, %d in the last", first, last)
+	}
+}

@@ -37,9 +37,12 @@ type Rule struct {
 	// of a layer the share rises to it; with Drain, one push in that many sends
 	// everything that waits, on average.
 	Threshold float64 `json:"threshold,omitempty" yaml:"threshold"`
-	Lifespan  int     `json:"threshold-lifespan,omitempty" yaml:"threshold-lifespan"`
-	Warmup    int     `json:"threshold-warmup,omitempty" yaml:"threshold-warmup"`
-	Drain     int     `json:"threshold-drain,omitempty" yaml:"threshold-drain"`
+	// Auto has as much of each layer wait as costs little, Threshold at most: see
+	// [threshold.Config].
+	Auto     bool `json:"threshold-auto,omitempty" yaml:"threshold-auto"`
+	Lifespan int  `json:"threshold-lifespan,omitempty" yaml:"threshold-lifespan"`
+	Warmup   int  `json:"threshold-warmup,omitempty" yaml:"threshold-warmup"`
+	Drain    int  `json:"threshold-drain,omitempty" yaml:"threshold-drain"`
 	// Until is the number of a worker's steps after which a layer has no residual any
 	// more: all of it goes along with the pushes from then on, and a growing part of
 	// it in the quarter of the steps before. See steps. It is for jobs whose workers
@@ -107,12 +110,14 @@ const (
 	DefaultLifespan       = 1000
 	DefaultQuantizeBucket = 512
 	DefaultSlimRounds     = 20
+	// AutoThreshold is Threshold where Auto is asked for by a word.
+	AutoThreshold = 0.99
 )
 
 // lossless returns the rule without what changes values.
 func (r *Rule) lossless() Rule {
 	l := *r
-	l.Threshold, l.Quantize, l.Slim = 0, 0, nil
+	l.Threshold, l.Auto, l.Quantize, l.Slim = 0, false, 0, nil
 	l.PullThreshold, l.PullQuantize, l.Wire = 0, 0, ""
 	l.Activations, l.Row, l.ActivationsPushed = 0, 0, false
 	return l
@@ -148,6 +153,8 @@ func (r *Rule) Check() error {
 	switch {
 	case !(r.Threshold >= 0 && r.Threshold < 1):
 		return fmt.Errorf("threshold %v: want a sparsity from 0 (off) to below 1, such as 0.99", r.Threshold)
+	case r.Auto && r.Threshold == 0:
+		return errors.New("threshold-auto needs threshold, the largest share to hold back, such as 0.99")
 	case d.Lifespan < 1:
 		return fmt.Errorf("threshold-lifespan %d: want 1 push or more", r.Lifespan)
 	case r.Warmup < 0 || r.Drain < 0:

@@ -39,9 +39,9 @@ func compile(rules []Rule, job, name string, at place) []span {
 			continue
 		}
 		if at != acrossHosts && !r.SameHost {
-			share := r.Threshold
+			share, auto := r.Threshold, r.Auto
 			if r = r.lossless(); at == amongHosts {
-				r.Threshold = share
+				r.Threshold, r.Auto = share, auto
 			}
 		}
 		mine = append(mine, r)

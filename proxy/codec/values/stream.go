@@ -192,7 +192,7 @@ func (s *stream) dropFile() {
 // config returns the rule's configuration for a layer that has seen age pushes.
 func (r *Rule) config(seed uint64, age int) threshold.Config {
 	c := threshold.DefaultConfig
-	c.Sparsity, c.Lifespan, c.Warmup, c.DrainEvery, c.Seed = r.Threshold, r.Lifespan, r.Warmup, r.Drain, seed
+	c.Sparsity, c.Auto, c.Lifespan, c.Warmup, c.DrainEvery, c.Seed = r.Threshold, r.Auto, r.Lifespan, r.Warmup, r.Drain, seed
 	if c.Lifespan == 0 { // of a rule without a threshold, under which there is no residual
 		c.Lifespan = math.MaxInt32
 	}
@@ -212,7 +212,7 @@ func (r *Rule) Drains() bool { return r.Threshold == 0 && r.End > 0 }
 
 // sameThreshold reports whether two rules say the same about a layer.
 func sameThreshold(a, b *Rule) bool {
-	return a.Threshold == b.Threshold && a.Lifespan == b.Lifespan && a.Warmup == b.Warmup && a.Drain == b.Drain && a.Until == b.Until && a.End == b.End
+	return a.Threshold == b.Threshold && a.Auto == b.Auto && a.Lifespan == b.Lifespan && a.Warmup == b.Warmup && a.Drain == b.Drain && a.Until == b.Until && a.End == b.End
 }
 
 // denseOf returns the layer of a dense piece, made if need be, under a rule. The caller

@@ -21,22 +21,26 @@ func (s *ruleSet) with(t policy.JobTitle) []Rule {
 	if !asked {
 		return s.rules
 	}
+	auto := t.Wishes.Threshold == policy.AutoThreshold
+	if auto {
+		share = AutoThreshold
+	}
 	rules := slices.Clone(s.rules)
 	local := rules[s.planned:]
 	for i := range local {
 		r := local[i]
-		if r.Threshold = share; share > 0 {
+		if r.Threshold, r.Auto = share, auto; share > 0 {
 			r.Slim = nil // both choose which values go
 		}
 		// The wish and the rule contradict each other in a way that is not known
 		// here: the wish alone is left.
 		if r.Check() != nil {
-			r = Rule{Job: r.Job, Keys: r.Keys, Threshold: share}
+			r = Rule{Job: r.Job, Keys: r.Keys, Threshold: share, Auto: auto}
 		}
 		local[i] = r
 	}
 	if share > 0 {
-		rules = append(rules, Rule{Threshold: share})
+		rules = append(rules, Rule{Threshold: share, Auto: auto})
 	}
 	return rules
 }

@@ -42,6 +42,8 @@ func TestWishesComeBetweenPlannerAndFlags(t *testing.T) {
 		{"another job's", policy.Policy{}, nil, rules{{Job: "ns/other", Threshold: 0.9}}, 0, 0, false, false},
 		{"its owner's", policy.Policy{Threshold: "0.5"}, nil, nil, 0.5, 0, false, true},
 		{"its owner's before the flags'", policy.Policy{Threshold: "0.5"}, rules{{Threshold: 0.99, Quantize: 4}}, nil, 0.5, 4, false, true},
+		{"its owner's auto", policy.Policy{Threshold: "auto"}, rules{{Threshold: 0.9, Quantize: 4}}, nil, AutoThreshold, 4, false, true},
+		{"its owner's, not the flags' auto", policy.Policy{Threshold: "0.5"}, rules{{Threshold: 0.99, Auto: true}}, nil, 0.5, 0, false, true},
 		{"its owner wants none", policy.Policy{Threshold: "0"}, rules{{Threshold: 0.99, Quantize: 4}}, nil, 0, 4, false, false},
 		{"the planner's before its owner's", policy.Policy{Threshold: "0.5"}, nil, rules{{Job: jobName, Threshold: 0.9}}, 0.9, 0, true, false},
 		{"its owner's and slim", policy.Policy{Threshold: "0.5"}, rules{{Slim: &Slim{Alpha: 0.3, Epsilon: 0.1}}}, nil, 0.5, 0, false, true},
@@ -54,6 +56,9 @@ func TestWishesComeBetweenPlannerAndFlags(t *testing.T) {
 		}
 		if len(held) > 1 || got.Threshold != c.threshold || got.Quantize != c.quantize || got.Planned != c.planners || got.Asked != c.ask {
 			t.Errorf("%s: %+v", c.name, held)
+		}
+		if got.Auto != (c.wishes.Threshold == policy.AutoThreshold) {
+			t.Errorf("%s: auto is %v", c.name, got.Auto)
 		}
 		if err := CheckRules([]Rule{got.Rule}); err != nil && len(held) > 0 {
 			t.Errorf("%s: %v", c.name, err)
