@@ -41,6 +41,7 @@ var needs = []need{
 	{flags: "http-name pprof", with: "http"},
 	{flags: "planner-ca planner-cert planner-key planner-name", with: "planner"},
 	{flags: "planner-tls-", not: "planner", only: "up"},
+	{flags: "time-budget", with: "algorithm=best all", only: "partition"},
 	{flags: "hash-bits hash-scheme", with: "hash-bins", only: "partition"},
 	{flags: "move-at-most", with: "from", only: "partition"},
 	{flags: "each link-speed", with: "machines", only: "plan aggregate show"},

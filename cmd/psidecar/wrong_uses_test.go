@@ -101,6 +101,7 @@ var wrongUses = []struct {
 	{"partition --input missing -k 2", 1, "open missing: no such file"},
 	{"partition --input d.libsvm -k 0", 2, "want 1 or more machines"},
 	{"partition --input d.libsvm -k 2 --algorithm magic", 2, `no algorithm "magic": use random`},
+	{"partition --input d.libsvm -k 2 --algorithm mbp --time-budget 3s", 2, "--time-budget has no effect: it needs --algorithm best or --all"},
 	{"partition --input d.libsvm -k 2 --hash-bits 3", 2, "--hash-bits has no effect: it needs --hash-bins"},
 	{"partition --input d.libsvm -k 2 --stream", 2, "--stream"},
 	{"partition --input d.libsvm -k 2 --capacity 1,0", 2, "--capacity [1 0]: want positive numbers"},
