@@ -10,8 +10,8 @@ import (
 
 	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/reason"
-	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // Serve accepts connections of the job until ctx ends or the listener is closed, which it is on
@@ -149,7 +149,7 @@ func (p *Proxy) serveConn(conn net.Conn, take func(*net.TCPConn) (serve func() e
 			if reason.Of(err) == reason.NoDescriptors {
 				p.entry.ranShort()
 			}
-			relay.Reset(tcp)
+			sock.Reset(tcp)
 		}
 	})
 }

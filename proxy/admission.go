@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/internal/sock"
 )
 
 // Descriptors of one connection: two sockets, a page where it can outlive the proxy and,
@@ -186,7 +186,7 @@ func (a *admission) shed(l net.Listener) {
 	// The connection may have gone meanwhile, and Accept must not wait for another one.
 	bounded.SetDeadline(time.Now().Add(10 * time.Millisecond))
 	if conn, err := l.Accept(); err == nil {
-		relay.Reset(conn)
+		sock.Reset(conn)
 	}
 	bounded.SetDeadline(time.Time{})
 	a.keepSpare()

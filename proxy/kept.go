@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/relay"
@@ -371,7 +372,7 @@ func (p *Proxy) carryKept(s *session, c *connection) error {
 			return nil
 		}
 		s.k.countTaken(false)
-		relay.Reset(s.job)
+		sock.Reset(s.job)
 		s.endSession()
 		return fmt.Errorf("%s to %s: %w", s.page.Meta().Client, s.page.Meta().Destination, err)
 	}

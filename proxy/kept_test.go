@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
@@ -141,8 +142,8 @@ func TestBrokenHandshakes(t *testing.T) {
 		peer    func(conn *net.TCPConn)
 		refused bool
 	}{
-		{"reset before the hello", func(c *net.TCPConn) { relay.Reset(c) }, false},
-		{"reset after the hello", func(c *net.TCPConn) { c.Read(make([]byte, 1)); relay.Reset(c) }, false},
+		{"reset before the hello", func(c *net.TCPConn) { sock.Reset(c) }, false},
+		{"reset after the hello", func(c *net.TCPConn) { c.Read(make([]byte, 1)); sock.Reset(c) }, false},
 		{"ended after the hello", func(c *net.TCPConn) { io.ReadFull(c, make([]byte, 5)); c.CloseWrite(); io.Copy(io.Discard, c) }, false},
 		{"silent", func(c *net.TCPConn) { io.Copy(io.Discard, c) }, false},
 		{"another authority's", func(c *net.TCPConn) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -258,7 +259,7 @@ func (n *lane) serveLane(host netip.AddrPort) {
 			return
 		}
 		if !n.attachConn(conn) { // it was retired meanwhile, or nobody would hold it
-			relay.Reset(conn)
+			sock.Reset(conn)
 			return
 		}
 	}
@@ -314,7 +315,7 @@ func (n *lane) attachConn(conn net.Conn) bool {
 
 // use writes and reads acknowledgements until the lane ends.
 func (n *lane) use(conn net.Conn) {
-	stop := context.AfterFunc(n.ls.k.p.life, func() { relay.Reset(conn) })
+	stop := context.AfterFunc(n.ls.k.p.life, func() { sock.Reset(conn) })
 	defer stop()
 	n.wakeWriter() // for what has come together
 	var reading sync.WaitGroup
@@ -327,7 +328,7 @@ func (n *lane) use(conn net.Conn) {
 	})
 	// It returns when the lane is over or a write fails. The reset then ends the reader too.
 	n.writeAcks(conn)
-	relay.Reset(conn)
+	sock.Reset(conn)
 	reading.Wait()
 }
 
@@ -393,7 +394,7 @@ func (p *Proxy) takeLane(a arrival) {
 		if err := p.useLane(a); err != nil {
 			p.fail(err)
 		}
-		relay.Reset(a.far)
+		sock.Reset(a.far)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/keep"
@@ -399,7 +400,7 @@ func (p *Proxy) carry(c *connection) error {
 	ended, err := p.gather(c)
 	if err != nil {
 		c.pipe.Abandon()
-		relay.Reset(c.pipe.Far)
+		sock.Reset(c.pipe.Far)
 		c.closeCodec()
 		return reason.Wrap(err, "%s connection from %s to %s", c.kind, c.client, c.destination)
 	}

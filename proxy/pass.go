@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
@@ -277,7 +278,7 @@ func (s *passes) handOver(t *transit) error {
 
 // reset resets the process's connection.
 func (t *transit) reset() {
-	relay.Reset(t.job)
+	sock.Reset(t.job)
 	if t.line != nil {
 		t.line.Close()
 	}
@@ -423,7 +424,7 @@ func (s *passes) adoptConn(number uint64, socket, file *os.File) {
 	tcp, ok := conn.(*net.TCPConn)
 	if err = errors.Join(err, failed); err != nil || !ok {
 		if failed == nil {
-			relay.Reset(conn)
+			sock.Reset(conn)
 		}
 		s.p.fail(reason.Errorf(reason.NotKept, "a connection that was handed over is lost: %w", errors.Join(err, failed)))
 		return

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -59,7 +60,7 @@ func (s *passes) dial(ctx context.Context, t *transit) (*connection, error) {
 			if c, err = s.follow(t, far, h.ID, answer); err == nil {
 				return c, nil
 			}
-			relay.Reset(far)
+			sock.Reset(far)
 		}
 		if s.p.life.Err() != nil {
 			return nil, reason.Errorf(reason.Stopped, "going on over another link: %w", context.Cause(s.p.life))
@@ -139,7 +140,7 @@ func (s *passes) await(ctx context.Context, t *transit) (*connection, error) {
 			if err == nil || reason.Of(err) == reason.NotKept {
 				return c, err
 			}
-			relay.Reset(a.far) // it dials again
+			sock.Reset(a.far) // it dials again
 		case <-s.halt:
 			return nil, errLeaves
 		case <-ctx.Done():

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -126,7 +127,7 @@ func (s *session) dialAgain(ctx context.Context, mine keep.Offer, gone <-chan st
 			if c, err = s.follow(far, h.ID, answer, mine); err == nil {
 				return c, nil
 			}
-			relay.Reset(far)
+			sock.Reset(far)
 		}
 		if p.life.Err() != nil {
 			return nil, reason.Errorf(reason.Stopped, "taking a connection up again: %w", context.Cause(p.life))
@@ -240,7 +241,7 @@ func (s *session) takeAgain(ctx context.Context, mine keep.Offer, gone <-chan st
 			if reason.Of(err) == reason.NotKept {
 				return nil, err
 			}
-			relay.Reset(a.far) // it dials again
+			sock.Reset(a.far) // it dials again
 		case <-s.k.halt:
 			return nil, errHalted
 		case <-gone:
@@ -264,7 +265,7 @@ func (s *session) answer(a arrival, mine keep.Offer) (*connection, error) {
 		err = errors.New("the other proxy has given it up")
 	}
 	if err != nil {
-		relay.Reset(s.job)
+		sock.Reset(s.job)
 		err = reason.Errorf(reason.NotKept, "%w", err)
 		s.k.p.refuse(a.far, err)
 		return nil, err
@@ -335,7 +336,7 @@ func (s *session) give(a arrival) bool {
 	// The other end dials again before this one has used its first link, which it has given
 	// up then.
 	case before := <-s.links:
-		relay.Reset(before.far)
+		sock.Reset(before.far)
 	default:
 	}
 	s.links <- a

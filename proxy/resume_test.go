@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
@@ -70,7 +71,7 @@ func gone(t *testing.T, p *Proxy, to netip.AddrPort, more ...link.Offer) arrival
 	peer := require.Value(net.Dial("tcp", l.Addr().String()))(t)
 	conn := require.Value(l.Accept())(t)
 	t.Cleanup(func() { conn.Close() })
-	relay.Reset(peer)
+	sock.Reset(peer)
 	require.Eventually(t, "the link is reset", func() bool { return !relay.Established(conn) })
 	hello := &link.Hello{Instance: relay.Instance{1}, ID: 7, Client: addrPort(peer.LocalAddr()), Destination: to, Offers: append(p.codecOffers(), more...)}
 	return arrival{conn: conn.(*net.TCPConn), far: conn, hello: hello}

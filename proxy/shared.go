@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/codec/shared"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -82,7 +83,7 @@ func (p *Proxy) takeShared(a arrival, codec sharing, id []byte) {
 		defer p.entry.leave()
 		// Nothing on a lane needs an orderly end: what it brought is with the codec, or is
 		// sent again.
-		defer relay.Reset(a.far)
+		defer sock.Reset(a.far)
 		if err := link.Reply(a.far, &link.Answer{Instance: p.instance}); err != nil {
 			p.fail(reason.Wrap(err, "lane from %s", a.source()))
 			return

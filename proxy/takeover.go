@@ -6,9 +6,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/reason"
-	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // TakeKept goes on with a connection of the previous proxy, which the keeper gave under a
@@ -75,7 +75,7 @@ func (p *Proxy) dropKept(number uint64) {
 // would leave the keeper's duplicate open, and the process would wait.
 func resetFile(socket *os.File) {
 	if conn, err := net.FileConn(socket); err == nil {
-		relay.Reset(conn)
+		sock.Reset(conn)
 	}
 	socket.Close()
 }
@@ -84,12 +84,12 @@ func resetFile(socket *os.File) {
 func (p *Proxy) takeOver(s *session, number uint64, job *net.TCPConn, page *keep.Page) error {
 	m := page.Meta()
 	if s == nil {
-		relay.Reset(job)
+		sock.Reset(job)
 		p.dropKept(number)
 		return errors.Join(reason.Errorf(reason.NotKept, "%s to %s: this proxy does not take it over", m.Client, m.Destination), page.Close())
 	}
 	if err := p.enter(job.RemoteAddr()); err != nil {
-		relay.Reset(job)
+		sock.Reset(job)
 		s.endSession()
 		return err
 	}
@@ -100,7 +100,7 @@ func (p *Proxy) takeOver(s *session, number uint64, job *net.TCPConn, page *keep
 	c, err := s.await(nil)
 	s.k.countTaken(err == nil)
 	if err != nil {
-		relay.Reset(job)
+		sock.Reset(job)
 		s.endSession()
 		return reason.Wrap(err, "%s to %s", m.Client, m.Destination)
 	}
@@ -126,7 +126,7 @@ func (p *Proxy) holdLane(number uint64, lane *net.TCPConn, page *keep.Page) {
 		}
 	}
 	p.dropKept(number)
-	relay.Reset(lane)
+	sock.Reset(lane)
 	page.Close()
 }
 

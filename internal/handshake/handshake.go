@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/psidecar/psidecar/proxy/relay"
+	"github.com/psidecar/psidecar/internal/sock"
 )
 
 // least is the smallest number of handshakes allowed, whatever the limits.
@@ -92,7 +92,7 @@ func (h *Set) Begin(conn net.Conn, from netip.Addr) (end func() (reset bool)) {
 	h.size++
 	h.mu.Unlock()
 	if victim != nil {
-		relay.Reset(victim)
+		sock.Reset(victim)
 	}
 	return func() bool {
 		h.mu.Lock()

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/keep"
 )
@@ -95,7 +96,7 @@ func (c *Conn) Break() {
 // which wakes a direction that reads from it or writes to it. Run clears the deadline.
 func (c *Conn) broke() {
 	c.Keeping.breaks()
-	Reset(c.Far)
+	sock.Reset(c.Far)
 	c.hold.endHold()
 	_ = c.Job.SetDeadline(time.Now()) // one that is closed wakes by itself
 }

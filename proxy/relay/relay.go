@@ -45,6 +45,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/payoff"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -260,8 +261,8 @@ func (c *Conn) FarEnded() bool { return c.farEnded.Load() }
 func (c *Conn) reset() {
 	c.abort()
 	c.hold.endHold()
-	Reset(c.Job)
-	Reset(c.Far)
+	sock.Reset(c.Job)
+	sock.Reset(c.Far)
 }
 
 // abort ends what codecs wait for, such as other connections.

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/test/require"
@@ -193,7 +194,7 @@ func TestResetsArePropagated(t *testing.T) {
 		}
 		p.client.Write(first)
 		require.Value(io.ReadFull(p.server, make([]byte, len(first))))(t)
-		Reset(p.client)
+		sock.Reset(p.client)
 		if _, err := p.server.Read(make([]byte, 1)); !reason.IsReset(err) {
 			t.Errorf("the server got %v, want a reset", err)
 		}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/reason"
@@ -92,7 +93,7 @@ func (c *Conn) detach() {
 
 // Abandon resets the half to the job's process, of a connection that no Run carries.
 func (c *Conn) Abandon() {
-	Reset(c.Job)
+	sock.Reset(c.Job)
 	c.closeStages()
 }
 

@@ -31,9 +31,7 @@ var api = []string{"planner/api", "planner/api/measure"}
 var allowed = map[string][]string{
 	"bpf":                  {},
 	"internal/wire/pslite": wire, "internal/wire/zmtp": {},
-	"internal": append([]string{
-		"proxy/relay", // handshake resets connections
-	}, api...),
+	"internal": api,
 	"internal/demo": {
 		"internal/...",
 		"planner/dataset",    // data to train on

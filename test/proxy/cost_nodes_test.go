@@ -19,8 +19,8 @@ import (
 
 	"github.com/psidecar/psidecar/cmd/psjob/kv"
 	"github.com/psidecar/psidecar/cmd/psjob/van"
+	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/proxy/relay"
 )
 
 // costJob is the part of a job that runs on one host, in one process.
@@ -238,13 +238,13 @@ func splicing(pairs []string) error {
 func spliceTo(near net.Conn, to string) {
 	far, err := net.Dial("tcp", to)
 	if err != nil {
-		relay.Reset(near)
+		sock.Reset(near)
 		return
 	}
 	pass := func(dst, src net.Conn) {
 		if _, err := io.Copy(dst, src); err != nil {
-			relay.Reset(near)
-			relay.Reset(far)
+			sock.Reset(near)
+			sock.Reset(far)
 			return
 		}
 		dst.(*net.TCPConn).CloseWrite()
