@@ -10,8 +10,8 @@ import (
 
 	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/sock"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // Serve accepts connections of the job until ctx ends or the listener is closed, which it is on

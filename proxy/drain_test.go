@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
-	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/test/require"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/test/require"
 )
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/proxy/codec/compact"
-	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/test/require"
 )

@@ -10,13 +10,13 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/codec/values"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/proxy/keep"
 	"github.com/psidecar/psidecar/proxy/link"
 	"github.com/psidecar/psidecar/proxy/payoff"
-	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 

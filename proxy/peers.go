@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/internal/reason"
 )
 
 // maxPeers bounds the hosts that are remembered.

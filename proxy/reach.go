@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/proxy/jobs"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // ErrUntold is the answer of an agent that cannot tell owners of sockets: it is of an older

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/internal/handover"
 )
 
 // unneededFor is for how long encoding must not have paid on a connection that gains nothing by

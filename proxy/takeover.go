@@ -6,9 +6,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/proxy/keep"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // TakeKept goes on with a connection of the previous proxy, which the keeper gave under a

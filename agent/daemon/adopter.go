@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/agent/discover"
+	"github.com/psidecar/psidecar/internal/handover"
 	"github.com/psidecar/psidecar/internal/page"
-	"github.com/psidecar/psidecar/proxy/handover"
 )
 
 // AdopterOptions configure an Adopter. All functions are called from Run's goroutine and must

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/agent/discover"
+	"github.com/psidecar/psidecar/internal/handover"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/proxy/handover"
 	"github.com/psidecar/psidecar/test/require"
 )
 

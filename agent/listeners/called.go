@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/psidecar/psidecar/internal/handover"
 	"github.com/psidecar/psidecar/internal/policy"
-	"github.com/psidecar/psidecar/proxy/handover"
 )
 
 // titled is the key of a title: a job's name and wishes hold for one place only. Two tenants

@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/psidecar/psidecar/internal/handover"
 	"github.com/psidecar/psidecar/internal/policy"
-	"github.com/psidecar/psidecar/proxy/handover"
 )
 
 // Processes of one cgroup speak for their job together, and for no other's.

@@ -3,7 +3,7 @@ package listeners
 import (
 	"sync"
 
-	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/internal/handover"
 )
 
 // carried adds up the bytes that proxies report to have carried since they connected to this

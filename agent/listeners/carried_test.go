@@ -3,7 +3,7 @@ package listeners
 import (
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/internal/handover"
 )
 
 // What proxies carried adds up over those that came and went, from when they came.

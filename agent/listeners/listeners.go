@@ -1,6 +1,6 @@
 // Package listeners is the privileged half of interception. It redirects the connects of jobs
 // (bpf/redirect), opens the listeners to which they are redirected inside the jobs' network
-// namespaces, and hands those to a proxy that has no privileges (proxy/handover). The agent
+// namespaces, and hands those to a proxy that has no privileges (internal/handover). The agent
 // uses it.
 //
 // # Inputs and outputs
@@ -45,8 +45,8 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
-	"github.com/psidecar/psidecar/proxy/handover"
-	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/internal/handover"
+	"github.com/psidecar/psidecar/internal/reason"
 )
 
 // Options of a Listeners. The zero values are described with each field.

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
-	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/internal/handover"
 	"github.com/psidecar/psidecar/test/hoststest"
 )
 

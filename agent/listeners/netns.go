@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
-	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/internal/handover"
 )
 
 // opened are the listeners of a group in a network namespace, or the mesh listeners of a

@@ -12,7 +12,7 @@ import (
 
 	"github.com/psidecar/psidecar/agent/discover"
 	"github.com/psidecar/psidecar/bpf/redirect"
-	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/internal/handover"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
+	"github.com/psidecar/psidecar/internal/handover"
 	"github.com/psidecar/psidecar/internal/policy"
-	"github.com/psidecar/psidecar/proxy/handover"
 )
 
 // A Process is a process of a job, to be served: the connects of its cgroup go to the proxy.

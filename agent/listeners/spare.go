@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/bpf/redirect"
-	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/internal/handover"
 )
 
 // setSpares records whether connections may do without a proxy, and steers connects

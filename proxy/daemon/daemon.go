@@ -33,7 +33,7 @@ import (
 	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/proxy"
 
-	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/internal/handover"
 	"github.com/psidecar/psidecar/proxy/jobs"
 )
 

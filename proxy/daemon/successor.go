@@ -18,8 +18,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/handover"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/proxy/handover"
 )
 
 // begins is how often a proxy that replaces another tries to begin, and beginAgain the time

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/handover"
+	"github.com/psidecar/psidecar/internal/handover"
 	"github.com/psidecar/psidecar/test/require"
 )
 

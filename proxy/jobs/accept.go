@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // claim is a kind of statement by a peer that has to be verified: PS-lite has no authentication,

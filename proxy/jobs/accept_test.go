@@ -8,10 +8,10 @@ import (
 	"os"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
-	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/test/require"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/shares"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 const (

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/proxy/ledger"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // openLedger opens a worker's ledger; the caller holds x.mu. It always returns one: where the file

@@ -7,7 +7,7 @@ import (
 	"io"
 	"net/netip"
 
-	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 

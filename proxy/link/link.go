@@ -21,7 +21,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 

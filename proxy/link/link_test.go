@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/psidecar/psidecar/internal/identity"
-	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 	"github.com/psidecar/psidecar/test/certs"
 	"github.com/psidecar/psidecar/test/require"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/identity"
 
-	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/proxy/relay"
 )
 

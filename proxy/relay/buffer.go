@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/proxy/keep"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // A direction reads into a buffer of baseBuffer bytes while nothing larger must be held. Buffers

@@ -7,8 +7,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // decoder is the side that turns the link's stream back into that of the far process.

@@ -4,10 +4,10 @@ import (
 	"context"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
 	"github.com/psidecar/psidecar/proxy/payoff"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // Limits on what a direction holds of one message, in bytes and frames.

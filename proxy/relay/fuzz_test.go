@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/internal/reason"
 )
 
 // pump runs bytes through sides, one after the other, and returns what comes

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/internal/reason"
 )
 
 // ErrPassed means that both directions of a connection stand between two messages, and the link has

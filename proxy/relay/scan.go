@@ -1,9 +1,9 @@
 package relay
 
 import (
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // scan looks at the message at the start of b, and returns how many bytes of it are held, headers

@@ -1,10 +1,10 @@
 package relay
 
 import (
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/sock"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // Stage is a part of one direction's pipeline that decides where messages go: it takes some out of

@@ -3,9 +3,9 @@ package relay
 import (
 	"net"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // received is a decoder's state for a [Stage].

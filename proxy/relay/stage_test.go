@@ -11,9 +11,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
-	"github.com/psidecar/psidecar/proxy/reason"
 )
 
 // newStagedPath returns a path with stages for what the client sends.

@@ -40,10 +40,7 @@ var allowed = map[string][]string{
 	"internal/page": append([]string{"internal/chart", "internal/handshake", "internal/health", "internal/wire/pslite"}, api...),
 	"planner/api":   api,
 	"planner":       {"internal/..."},
-	"agent": slices.Concat([]string{
-		"bpf/...", "internal/...",
-		"proxy/handover", "proxy/reason", // listeners for the proxy
-	}, api),
+	"agent":         append([]string{"bpf/...", "internal/..."}, api...),
 	"proxy": append([]string{
 		"internal/...",
 		"planner/plan", // where keys are, and into how many parts large values go

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/proxy/reason"
+	"github.com/psidecar/psidecar/internal/reason"
 )
 
 // root is the project's folder.

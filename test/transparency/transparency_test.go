@@ -18,9 +18,9 @@ import (
 
 	"github.com/psidecar/psidecar/internal/hosts"
 
+	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/proxy"
-	"github.com/psidecar/psidecar/proxy/reason"
 	"github.com/psidecar/psidecar/test/hoststest"
 	"github.com/psidecar/psidecar/test/require"
 	"github.com/psidecar/psidecar/test/sidecar"
