@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/prerun"
 	"github.com/psidecar/psidecar/test/require"
 )

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // pollEvery is how often AwaitEpoch asks, and tellEvery how often it says that nothing has changed.

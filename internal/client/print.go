@@ -15,9 +15,9 @@ import (
 
 	"github.com/psidecar/psidecar/internal/cli"
 	"github.com/psidecar/psidecar/internal/page"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/fleet"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // PrintPlans prints what a planner describes: for each job what it has and would move.

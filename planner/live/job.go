@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/api"
 	"github.com/psidecar/psidecar/planner/dynamic"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // A job is what is known of one job's uses of keys, in the terms of package dynamic: machines are

@@ -3,7 +3,7 @@ package live
 import (
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/plans"
 )
 

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // A job comes again with fewer servers, on fewer hosts: what the others still

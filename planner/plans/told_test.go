@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/store"
 	"github.com/psidecar/psidecar/test/require"
 )

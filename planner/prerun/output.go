@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/graph"
 	"github.com/psidecar/psidecar/planner/partition"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // ShardName returns the file name of machine i's part of the data. The number is padded, so that
@@ -35,7 +35,7 @@ type Output struct {
 // placement.json comes last: a directory that has one is complete.
 func (out Output) Write(ctx context.Context, in Input, g *graph.Graph, a *partition.Assignment) error {
 	// This fails if a feature has no key, which must be known before anything is written.
-	p, err := plan.NewPlacement(g, a, out.K, out.KeyMap.Key)
+	p, err := plan.NewPlacement(a.Params, g.Feature, out.K, out.KeyMap.Key)
 	if err != nil {
 		return err
 	}

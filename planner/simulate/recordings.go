@@ -15,9 +15,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/recording"
 	"github.com/psidecar/psidecar/planner/dynamic"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // RecordedOptions configure a simulation of recordings.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/psidecar/psidecar/internal/handover"
 	"github.com/psidecar/psidecar/internal/health"
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/proxy"
 	"github.com/psidecar/psidecar/proxy/jobs"
 	"github.com/psidecar/psidecar/test/require"

@@ -3,8 +3,8 @@ package jobs
 import (
 	"net/netip"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // Waits is the view of what codecs hold back of workers' pushes (residuals and the like),

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/proxy/route"
 	"github.com/psidecar/psidecar/test/require"
 )

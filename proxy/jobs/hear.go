@@ -3,8 +3,8 @@ package jobs
 import (
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 	"github.com/psidecar/psidecar/proxy/route"
 )

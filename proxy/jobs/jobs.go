@@ -71,8 +71,8 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
 

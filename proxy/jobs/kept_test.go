@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/reason"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/route"
 	"github.com/psidecar/psidecar/test/require"
 )

@@ -3,8 +3,8 @@ package jobs
 import (
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/route"
 	"github.com/psidecar/psidecar/test/require"
 )

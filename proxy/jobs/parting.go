@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 )
 
 // AutoParts, as [Options.Parts], means that the number of parts is found by measuring steps.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 )
 
 // parted is a job of n servers for a parting: two keys of 4 MiB on server 0, whose

@@ -16,8 +16,8 @@ import (
 
 	"github.com/psidecar/psidecar/internal/dial"
 	"github.com/psidecar/psidecar/internal/health"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // plans is the proxy's side of the planner's protocol: it follows a Watch, which sends the owners

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/proxy/migrate"
 )
 

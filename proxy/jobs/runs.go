@@ -16,9 +16,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
 	"github.com/psidecar/psidecar/internal/wire/zmtp"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // commandRun is a ZMTP command that precedes a node table on its way from the proxy on the

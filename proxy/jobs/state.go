@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 )
 
 // State describes a job's routing, as in the proxy's HTTP API. Field names in JSON are stable.

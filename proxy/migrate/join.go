@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 

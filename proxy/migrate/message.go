@@ -1,7 +1,7 @@
 package migrate
 
 import (
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 

@@ -6,7 +6,7 @@ import (
 	"math"
 	"reflect"
 
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/proxy/route"
 )
 

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // PS-lite's workers cut a request at the servers' home ranges and send each server its slice, all

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // spread is a job of several servers with a tenth to all of its keys displaced, and a

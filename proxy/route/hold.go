@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // hold is a set of keys for which new requests wait.

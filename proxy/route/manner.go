@@ -6,8 +6,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // StayError names the keys of an op that nobody knows how to ask for: see ErrCommands.

@@ -6,8 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // Op is a pull or push of the router's own, in the name of a worker. Its caller sets Server, Keys

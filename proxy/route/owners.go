@@ -3,8 +3,8 @@ package route
 import (
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // MoveApp says whose keys move: those of the first app for which it is called, other than [pslite.Empty]. Keys of all other apps stay where they

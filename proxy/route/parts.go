@@ -8,8 +8,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // A key in parts (see [plan.Parted]) is a single key to the worker: a request for it is split so

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/psidecar/psidecar/planner/plan"
+	"github.com/psidecar/psidecar/internal/plan"
 )
 
 // mostSpans bounds the ranges of keys of a use.

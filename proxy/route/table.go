@@ -5,8 +5,8 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // maxSingles is the number of keys up to which a range is stored key by key; longer ranges are

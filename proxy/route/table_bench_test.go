@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // million returns a table of a million displaced keys, and the keys, ascending:

@@ -5,8 +5,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // A key has a value for each app, and may have one for each command (PS-lite's cmd, [pslite.Meta.Head]): servers keep

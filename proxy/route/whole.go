@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // BytePS's servers answer on the connection that asked, where the router has no place between server

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/psidecar/psidecar/internal/dial"
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // moveKeys is how many ranges a proxy moves at a time, maxMoving how many groups of

@@ -7,8 +7,8 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // settle has no keys move, and waits until all that were moving have and all proxies

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/splitmix"
 	"github.com/psidecar/psidecar/planner/api"
-	"github.com/psidecar/psidecar/planner/plan"
 )
 
 // A job is one that all hosts work for. Its keys are numbered by how much they are

@@ -41,15 +41,11 @@ var allowed = map[string][]string{
 	"planner/api":   api,
 	"planner":       {"internal/..."},
 	"agent":         append([]string{"bpf/...", "internal/..."}, api...),
-	"proxy": append([]string{
-		"internal/...",
-		"planner/plan", // where keys are, and into how many parts large values go
-	}, api...),
+	"proxy":         append([]string{"internal/..."}, api...),
 	"internal/client": append([]string{
 		"bpf", // what a host lacks, for a bundle
 		"internal/...",
 		"planner/fleet",      // what a trial of codecs comes to
-		"planner/plan",       // runs
 		"proxy/codec/values", // rules are given
 	}, api...),
 	"deploy": {},

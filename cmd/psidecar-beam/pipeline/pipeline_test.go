@@ -19,10 +19,10 @@ import (
 
 	_ "github.com/apache/beam/sdks/v2/go/pkg/beam/runners/prism"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/dataset"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/blocks"
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/prerun"
 	"github.com/psidecar/psidecar/test/graphs"
 	"github.com/psidecar/psidecar/test/require"
@@ -103,7 +103,7 @@ func compare(t *testing.T, c Config, all string) {
 		t.Error("another assignment than in memory")
 	}
 	keyMap := require.Value(c.keyMap())(t)
-	p := require.Value(plan.NewPlacement(g, want, c.K, keyMap.Key))(t)
+	p := require.Value(plan.NewPlacement(want.Params, g.Feature, c.K, keyMap.Key))(t)
 	p.Algorithm, p.Server = Algorithm, c.Servers
 	wantFile := filepath.Join(t.TempDir(), "want.json")
 	require.NoError(t, plan.WritePlacementFile(wantFile, p))

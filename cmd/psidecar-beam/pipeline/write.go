@@ -11,9 +11,9 @@ import (
 
 	"github.com/apache/beam/sdks/v2/go/pkg/beam/register"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/planner/partition/blocks"
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/planner/prerun"
 )
 

@@ -12,8 +12,8 @@ import (
 	"sort"
 	"time"
 
+	"github.com/psidecar/psidecar/internal/plan"
 	"github.com/psidecar/psidecar/internal/wire/pslite"
-	"github.com/psidecar/psidecar/planner/plan"
 	"github.com/psidecar/psidecar/proxy/codec/mapped"
 	"github.com/psidecar/psidecar/proxy/codec/threshold"
 	"github.com/psidecar/psidecar/proxy/relay"

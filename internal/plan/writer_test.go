@@ -7,8 +7,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -16,24 +14,22 @@ import (
 func TestWriterEqualsWrite(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key, owner := uint64(0), int32(0)
-		var row []uint64
-		a := &partition.Assignment{Samples: []int32{0}}
+		var keys []uint64
+		var owners []int32
 		for _, streak := range rapid.SliceOfN(rapid.IntRange(1, 600), 1, 40).Draw(t, "streaks") {
 			key += rapid.Uint64Range(1, 3).Draw(t, "gap")
 			owner = rapid.Int32Range(0, 2).Draw(t, "owner")
 			for range streak {
-				row = append(row, key)
-				a.Params = append(a.Params, owner)
+				keys, owners = append(keys, key), append(owners, owner)
 				key++
 			}
 		}
-		g := require.Value(graph.FromRows([][]uint64{row}))(t)
-		p := require.Value(NewPlacement(g, a, 3, func(id uint64) (uint64, error) { return id, nil }))(t)
+		p := require.Value(NewPlacement(owners, func(p int) uint64 { return keys[p] }, 3, func(id uint64) (uint64, error) { return id, nil }))(t)
 		var want, got bytes.Buffer
 		require.NoError(t, WritePlacement(&want, p))
 		w := require.Value(NewPlacementWriter(&got, &Placement{K: 3, Server: []int{0, 1, 2}}))(t)
-		for i, key := range row {
-			require.NoError(t, w.Add(key, a.Params[i]))
+		for i, key := range keys {
+			require.NoError(t, w.Add(key, owners[i]))
 		}
 		require.NoError(t, w.Close())
 		if !bytes.Equal(got.Bytes(), want.Bytes()) {

@@ -5,9 +5,6 @@ import (
 	"math"
 	"slices"
 	"sort"
-
-	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/partition"
 )
 
 // A Placement has the owner of every key that it knows. A key without an entry stays at home.
@@ -35,24 +32,24 @@ type PlacedRun struct {
 // runKeys is how many keys [NewPlacement] packs into one list.
 const runKeys = 4096
 
-// NewPlacement turns an assignment of g's parameters to k machines into a placement. key maps a
-// feature id to the key that the job uses on the wire.
-func NewPlacement(g *graph.Graph, a *partition.Assignment, k int, key func(id uint64) (uint64, error)) (*Placement, error) {
+// NewPlacement returns the placement of parameters among k machines. owners has the machine of each
+// parameter, id returns its feature id, and key the key that the job uses for that on the wire.
+func NewPlacement(owners []int32, id func(param int) uint64, k int, key func(id uint64) (uint64, error)) (*Placement, error) {
 	type owned struct {
 		key   uint64
 		owner int32
 	}
-	all := make([]owned, g.Params())
-	for p := range all {
-		wire, err := key(g.Feature(p))
+	all := make([]owned, len(owners))
+	for p, owner := range owners {
+		wire, err := key(id(p))
 		if err != nil {
-			return nil, fmt.Errorf("placing feature id %d: %w", g.Feature(p), err)
+			return nil, fmt.Errorf("placing feature id %d: %w", id(p), err)
 		}
 		// PS-lite's ranges end before it, so no server would answer for it.
 		if wire == math.MaxUint64 {
-			return nil, fmt.Errorf("placing feature id %d: key 2^64-1 is beyond PS-lite's last key", g.Feature(p))
+			return nil, fmt.Errorf("placing feature id %d: key 2^64-1 is beyond PS-lite's last key", id(p))
 		}
-		all[p] = owned{wire, a.Params[p]}
+		all[p] = owned{wire, owner}
 	}
 	slices.SortFunc(all, func(a, b owned) int {
 		switch {

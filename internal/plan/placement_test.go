@@ -11,8 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/psidecar/psidecar/planner/dataset"
-	"github.com/psidecar/psidecar/planner/graph"
-	"github.com/psidecar/psidecar/planner/partition"
 	"github.com/psidecar/psidecar/test/require"
 )
 
@@ -39,20 +37,16 @@ func TestNewPlacementFindsEveryOwner(t *testing.T) {
 				id++
 			}
 		}
-		var row []uint64
-		for id := range owner {
-			row = append(row, id)
-		}
-		g := require.Value(graph.FromRows([][]uint64{row}))(t)
-		a := &partition.Assignment{Params: make([]int32, g.Params())}
-		for p := range a.Params {
-			a.Params[p] = owner[g.Feature(p)]
+		var ids []uint64
+		var owners []int32
+		for id, machine := range owner {
+			ids, owners = append(ids, id), append(owners, machine)
 		}
 		key := identity
 		if rapid.Bool().Draw(t, "spread") {
 			key = spread
 		}
-		made := require.Value(NewPlacement(g, a, k, key))(t)
+		made := require.Value(NewPlacement(owners, func(p int) uint64 { return ids[p] }, k, key))(t)
 		var file bytes.Buffer
 		require.NoError(t, WritePlacement(&file, made))
 		p := require.Value(ReadPlacement(&file))(t)
@@ -82,16 +76,11 @@ func TestNewPlacementFindsEveryOwner(t *testing.T) {
 }
 
 func TestRanges(t *testing.T) {
-	var row []uint64
-	for id := range uint64(100_000) {
-		row = append(row, id)
+	owners := make([]int32, 100_000)
+	for p := 50_000; p < len(owners); p++ {
+		owners[p] = 1
 	}
-	g := require.Value(graph.FromRows([][]uint64{row}))(t)
-	a := &partition.Assignment{Params: make([]int32, g.Params())}
-	for p := 50_000; p < len(a.Params); p++ {
-		a.Params[p] = 1
-	}
-	p := require.Value(NewPlacement(g, a, 2, identity))(t)
+	p := require.Value(NewPlacement(owners, func(p int) uint64 { return uint64(p) }, 2, identity))(t)
 	want := []PlacedRun{{First: 0, Last: 49_999, Owners: []int32{0}}, {First: 50_000, Last: 99_999, Owners: []int32{1}}}
 	if !reflect.DeepEqual(p.Runs, want) {
 		t.Errorf("got %+v, want %+v", p.Runs, want)
