@@ -236,7 +236,7 @@ var valueMeasures = []valueMeasure{
 		}
 		text := "--threshold " + strconv.FormatFloat(r.Threshold, 'g', -1, 64)
 		if r.Auto {
-			text = "--threshold " + policy.AutoThreshold
+			text = "--threshold " + policy.Auto
 		}
 		if r.Until > 0 {
 			text += " --threshold-until " + strconv.Itoa(r.Until)

@@ -40,7 +40,7 @@ func (f *proxyFlags) applySave(flags *pflag.FlagSet) error {
 		excluded = append([]string{"codec", "unchanged"}, lossyFlags...)
 	case f.save == "lossless":
 		excluded = lossyFlags
-	case f.save != policy.AutoThreshold && (err != nil || !(share > 0 && share < 1)):
+	case f.save != policy.Auto && (err != nil || !(share > 0 && share < 1)):
 		return cli.Usagef("--save %q: want none, lossless, auto, or the share of pushed values to hold back, such as 0.95 or 0.99", f.save)
 	}
 	for _, name := range excluded {
@@ -62,7 +62,7 @@ func (f *proxyFlags) applySave(flags *pflag.FlagSet) error {
 	if f.save == "lossless" {
 		return nil
 	}
-	if f.save == policy.AutoThreshold { // which begins with a small share
+	if f.save == policy.Auto { // which begins with a small share
 		r.Threshold, r.Auto = values.AutoThreshold, true
 		return nil
 	}

@@ -10,7 +10,8 @@
 //
 // The agent also holds connections for the next proxy (keep.go, leave.go), sets what happens
 // to connects while there is no proxy ([Client.SetFailClosed]), tells whose ports are whose
-// ([Client.Owner]), learns which keys are parts of others (parts.go), and decides when a proxy that replaces another may begin (turn.go).
+// ([Client.Owner]), learns which keys are parts of others (parts.go), and decides when a proxy
+// that replaces another may begin (turn.go).
 //
 // # Protocol
 //

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -51,15 +52,7 @@ func NewPlacement(owners []int32, id func(param int) uint64, k int, key func(id 
 		}
 		all[p] = owned{wire, owner}
 	}
-	slices.SortFunc(all, func(a, b owned) int {
-		switch {
-		case a.key < b.key:
-			return -1
-		case a.key > b.key:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(all, func(a, b owned) int { return cmp.Compare(a.key, b.key) })
 	p := &Placement{K: k, Server: make([]int, k)}
 	for i := range p.Server {
 		p.Server[i] = i

@@ -90,20 +90,20 @@ func (a Allowed) String() string {
 type Policy struct {
 	Observe   string `json:"observe,omitempty"`   // true or false
 	Codec     string `json:"codec,omitempty"`     // compact, auto or none
-	Threshold string `json:"threshold,omitempty"` // a number from 0 to below 1, or AutoThreshold
+	Threshold string `json:"threshold,omitempty"` // a number from 0 to below 1, or Auto
 	Move      string `json:"move,omitempty"`      // true or false
 	Aggregate string `json:"aggregate,omitempty"` // host or none
 }
 
-// AutoThreshold asks for a threshold that is chosen as training goes on.
-const AutoThreshold = "auto"
+// Auto asks for a threshold that is chosen as training goes on.
+const Auto = "auto"
 
-// Share returns the threshold, which is 0 for [AutoThreshold]; ok is false if none is asked for.
+// Share returns the threshold, which is 0 for [Auto]; ok is false if none is asked for.
 func (p *Policy) Share() (share float64, ok bool) {
 	switch p.Threshold {
 	case "":
 		return 0, false
-	case AutoThreshold:
+	case Auto:
 		return 0, true
 	}
 	share, err := strconv.ParseFloat(p.Threshold, 64)
@@ -164,7 +164,7 @@ func (p *Policy) set(key, value string) error {
 	case Aggregate:
 		return oneOf(&p.Aggregate, value, "host", "none")
 	}
-	if value == AutoThreshold {
+	if value == Auto {
 		p.Threshold = value
 		return nil
 	}

@@ -75,14 +75,14 @@ type shareFlag values.Rule
 // String is what Set reads.
 func (f *shareFlag) String() string {
 	if f.Auto {
-		return policy.AutoThreshold
+		return policy.Auto
 	}
 	return strconv.FormatFloat(f.Threshold, 'g', -1, 64)
 }
 
 // Set sets the rule's threshold; it is checked with the rule as a whole.
 func (f *shareFlag) Set(text string) error {
-	if text == policy.AutoThreshold {
+	if text == policy.Auto {
 		f.Threshold, f.Auto = values.AutoThreshold, true
 		return nil
 	}

@@ -91,6 +91,15 @@ func TestRulesFollowTheFile(t *testing.T) {
 	if r := codec.Rules(); len(r) != 2 {
 		t.Errorf("a wrong file led to %+v", r)
 	}
+	write("threshold: auto\ncodec-rules:\n  - keys: 5-9\n    threshold: auto\n    threshold-until: 9\n")
+	become(func(r []values.Rule) bool {
+		for i := range r {
+			if !r[i].Auto || r[i].Threshold != values.AutoThreshold {
+				return false
+			}
+		}
+		return len(r) == 2 && r[0].Until == 9 && r[0].Keys.Last == 9 && r[1].Quantize == 4
+	})
 	write("unchanged: true\n")
 	become(func(r []values.Rule) bool {
 		return len(r) == 1 && r[0].Unchanged && r[0].Threshold == 0 && r[0].Quantize == 4

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -157,15 +158,7 @@ type owned struct {
 
 // sortOwned sorts by id.
 func sortOwned(list []owned) {
-	slices.SortFunc(list, func(a, b owned) int {
-		switch {
-		case a.id < b.id:
-			return -1
-		case a.id > b.id:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(list, func(a, b owned) int { return cmp.Compare(a.id, b.id) })
 }
 
 // emitParts emits an ascending list cut into its parts, each encoded as pairs of varints:

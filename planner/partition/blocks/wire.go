@@ -1,6 +1,7 @@
 package blocks
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -244,15 +245,7 @@ func DecodeRows(in []byte, rows []Row) ([]Row, error) {
 // Collect makes a block of its rows, which come in any order and which it sorts. It fails with
 // ErrChanged unless there is exactly one row for each of the size samples.
 func Collect(number int, size int64, rows []Row) (*Block, error) {
-	slices.SortFunc(rows, func(a, b Row) int {
-		switch {
-		case a.Sample < b.Sample:
-			return -1
-		case a.Sample > b.Sample:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Sample, b.Sample) })
 	ids := make([][]uint64, len(rows))
 	for i := range rows {
 		if rows[i].Sample != uint64(i) {

@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/psidecar/psidecar/internal/policy"
 	"github.com/psidecar/psidecar/proxy/codec/element"
 )
 
@@ -257,8 +258,16 @@ func ParseRules(text io.Reader) ([]Rule, error) {
 }
 
 // ReadYAML reads a list of rules from YAML and checks it. Unknown names are errors, as
-// in ParseRules.
+// in ParseRules. "threshold: auto" is what the flag is.
 func ReadYAML(node *yaml.Node) ([]Rule, error) {
+	for _, rule := range node.Content {
+		for i := 0; i+1 < len(rule.Content); i += 2 {
+			if name, value := rule.Content[i], rule.Content[i+1]; name.Value == "threshold" && value.Value == policy.Auto {
+				*value = yaml.Node{Kind: yaml.ScalarNode, Value: strconv.FormatFloat(AutoThreshold, 'g', -1, 64)}
+				rule.Content = append(rule.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "threshold-auto"}, &yaml.Node{Kind: yaml.ScalarNode, Value: "true"})
+			}
+		}
+	}
 	text, err := yaml.Marshal(node)
 	if err != nil {
 		return nil, err

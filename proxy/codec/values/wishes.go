@@ -21,7 +21,7 @@ func (s *ruleSet) with(t policy.JobTitle) []Rule {
 	if !asked {
 		return s.rules
 	}
-	auto := t.Wishes.Threshold == policy.AutoThreshold
+	auto := t.Wishes.Threshold == policy.Auto
 	if auto {
 		share = AutoThreshold
 	}

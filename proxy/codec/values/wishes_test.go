@@ -57,7 +57,7 @@ func TestWishesComeBetweenPlannerAndFlags(t *testing.T) {
 		if len(held) > 1 || got.Threshold != c.threshold || got.Quantize != c.quantize || got.Planned != c.planners || got.Asked != c.ask {
 			t.Errorf("%s: %+v", c.name, held)
 		}
-		if got.Auto != (c.wishes.Threshold == policy.AutoThreshold) {
+		if got.Auto != (c.wishes.Threshold == policy.Auto) {
 			t.Errorf("%s: auto is %v", c.name, got.Auto)
 		}
 		if err := CheckRules([]Rule{got.Rule}); err != nil && len(held) > 0 {
