@@ -140,7 +140,7 @@ func PrintAdvice(out io.Writer, d *api.CodecsDescription) error {
 		case strings.HasPrefix(c.Suggested, "threshold"):
 			fmt.Fprintf(w, "suggested: %s, the highest under which at most %d steps' gradient waits; threshold auto holds back more as training goes on\n", c.Suggested, fleet.MostWaiting)
 		default:
-			fmt.Fprintf(w, "suggested: %s, which is lossless; thresholds save little more, or more than %d steps' gradient waits (threshold auto: at most 1%% of the steps so far)\n", c.Suggested, fleet.MostWaiting)
+			fmt.Fprintf(w, "suggested: %s, which is lossless; thresholds save little more, or more than %d steps' gradient waits (threshold auto: about 1%% of the steps so far)\n", c.Suggested, fleet.MostWaiting)
 		}
 	}
 	return w.Flush()

@@ -12,7 +12,7 @@ import (
 type Delay struct {
 	Values  int     // that are held back
 	Squares float64 // the sum of their squares
-	// Step is the sum of squares of what one step pushes. The root of Squares / Step is how
+	// Step is the sum of squares of what one step pushes, in the mean. The root of Squares / Step is how
 	// many steps' gradient is held back.
 	Step float64
 }
@@ -35,6 +35,10 @@ type delayMeter struct {
 	last    Delay
 }
 
+// stepsMean is over about how many measured steps the mean of Step is: one batch may have many times
+// the gradient of another.
+const stepsMean = 4
+
 // sampled is how many numbers of a gradient, and of a residual, a delayMeter looks at.
 const sampled = 1 << 15
 
@@ -49,7 +53,11 @@ func (d *delayMeter) push(l *threshold.Layer, numbers []byte) {
 		if d.measure { // what is left of the step that was measured
 			stride := strideOf(l.Len())
 			n, sum := l.SampleResidual(stride)
-			d.last = Delay{n * stride, sum * float64(stride), d.squares}
+			step := d.squares
+			if d.last.Step > 0 {
+				step = d.last.Step + (d.squares-d.last.Step)/stepsMean
+			}
+			d.last = Delay{n * stride, sum * float64(stride), step}
 			l.Adapt(math.Sqrt(d.last.Squares / d.last.Step))
 		}
 		d.seen, d.at, d.squares = d.seen+1, age, 0
